@@ -116,7 +116,7 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 92
+#define LIMIT_WORKERS 104
 #define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
@@ -124,6 +124,10 @@
 #define LIMIT_PAUSES 12                       /* calls that pause, resume or copy sandboxes, of LIMIT_WORKERS… */
 #define LIMIT_PAUSES_PER_KEY 8                /* …of one key… */
 #define LIMIT_PAUSES_WAITING 1024             /* …and waiting ones of one key */
+#define LIMIT_DUE_PAUSES 6                    /* pauses at deadlines at once, of LIMIT_WORKERS; the others run on… */
+#define LIMIT_DUE_PAUSES_PER_KEY 4            /* …of one key's sandboxes: a sync may take minutes */
+#define LIMIT_FORK_HELPERS 6                  /* workers that help with copies, of LIMIT_WORKERS… */
+#define LIMIT_FORK_HELPERS_PER_KEY 4          /* …and of one key; without them its own worker makes all */
 #define LIMIT_WAKES 4                         /* sandboxes that traffic wakes at once, of LIMIT_WORKERS… */
 #define LIMIT_WAKES_PER_KEY 3                 /* …of those of one key… */
 #define LIMIT_WAKES_WAITING 256               /* …and those of one key that wait for their turn */

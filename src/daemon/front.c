@@ -41,12 +41,14 @@
 #include "store/store.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(LIMIT_STARTS + LIMIT_PAUSES + LIMIT_WAKES + LIMIT_MAIL_CALLS + LIMIT_MAIL_SWEEPERS + LIMIT_HOOKS +
-                          LIMIT_HOOK_LOOKS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS <
-                      LIMIT_WORKERS &&
-                  LIMIT_STARTS_PER_KEY < LIMIT_STARTS && LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES &&
-                  LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS,
-              "creates, mail and TLS handshakes must leave workers for other calls, and one key some for other keys");
+static_assert(
+    LIMIT_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSES + LIMIT_WAKES + LIMIT_MAIL_CALLS +
+                LIMIT_MAIL_SWEEPERS + LIMIT_HOOKS + LIMIT_HOOK_LOOKS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS <
+            LIMIT_WORKERS &&
+        LIMIT_STARTS_PER_KEY < LIMIT_STARTS && LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES &&
+        LIMIT_DUE_PAUSES_PER_KEY < LIMIT_DUE_PAUSES && LIMIT_FORK_HELPERS_PER_KEY < LIMIT_FORK_HELPERS &&
+        LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS,
+    "creates, pauses, mail and TLS handshakes must leave workers for other calls, and one key some for other keys");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */

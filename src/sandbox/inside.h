@@ -133,10 +133,12 @@ struct sandboxes {
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
     bool sampler_stopped;
-    struct timer sampler;    /* the loop's: the next measurement */
-    struct round *round;     /* the loop's: the measurement that a worker is doing */
-    struct notes *notes;     /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
-    struct helper *helpers;  /* workers that were asked to help with forks (snapshot.c); under the lock */
+    struct timer sampler; /* the loop's: the next measurement */
+    struct round *round;  /* the loop's: the measurement that a worker is doing */
+    struct notes *notes;  /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
+    struct sandbox *due[LIMIT_DUE_PAUSES]; /* those that workers pause at their deadlines; under the lock */
+    struct lane *forking;                  /* has the jobs of helpers */
+    struct helper *helpers;                /* workers that were asked to help with forks (snapshot.c); under the lock */
     struct writing *writing; /* the frozen sandbox that a worker has written to disk (pause.c); under the lock */
     struct relink *relink;   /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
@@ -269,7 +271,8 @@ void turn_end(struct sandbox *sb, struct turns *turns, const struct err *err);
 
 /* ---- snapshot.c ---- */
 
-void forks_done(struct sandboxes *all); /* after the workers have ended */
+struct lane *forking_lane(struct workers *workers) must_use; /* for workers that help with forks */
+void forks_done(struct sandboxes *all);                      /* after the workers have ended */
 
 /* ---- network.c ---- */
 

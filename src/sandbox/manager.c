@@ -4,6 +4,8 @@
  * One timer is set to the earliest deadline. A change of a deadline calls sandboxes_look(), which has the loop sweep:
  * every sandbox that is due, that died by itself, or whose end failed and is to be tried again is made unroutable on the
  * loop; a worker then does the rest of its end, which waits.
+ *
+ * Pauses at deadlines can take minutes. So few are made at once, and a sandbox that waits for its turn runs on.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -314,8 +316,15 @@ static void ending_run(struct job *job)
 static void ending_done(struct job *job)
 {
     struct ending *ending = container_of(job, struct ending, job);
+    struct sandboxes *all = ending->sandbox->all;
 
-    sandboxes_look(ending->sandbox->all);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        for (size_t i = 0; i < LIMIT_DUE_PAUSES; i++)
+            if (ending->pauses && all->due[i] == ending->sandbox)
+                all->due[i] = NULL;
+    }
+    sandboxes_look(all);
     sandbox_unref(ending->sandbox);
     free(ending);
 }
@@ -342,17 +351,54 @@ static uint64_t due_ms(const struct sandbox *sb, const char **out_reason)
     return sb->exited ? 0 : sb->deadline_ms;
 }
 
-/* Is it paused at its deadline, and not ended? With the lock held. */
+/* Is it to be paused at its deadline, and not ended? With the lock held. */
 static bool pauses_when_due(const struct sandbox *sb)
 {
-    struct err err;
+    return sb->state == SANDBOX_RUNNING && !sb->exited && sb->lifecycle.auto_pause;
+}
 
-    if (sb->state != SANDBOX_RUNNING || sb->exited || !sb->lifecycle.auto_pause)
-        return false;
-    if (sandbox_may_pause(sb, &err))
-        return true;
-    log_warn("sandbox %s: ended at its deadline instead of paused: %s", sb->id, err_text(&err));
-    return false;
+/* A place for a pause at a deadline: NULL when its key has as many as it may. With the lock held. */
+static struct sandbox **place_to_pause(struct sandboxes *all, const struct sandbox *sb)
+{
+    struct sandbox **place = NULL;
+    unsigned of_key = 0;
+
+    for (size_t i = 0; i < LIMIT_DUE_PAUSES; i++)
+        if (!all->due[i])
+            place = &all->due[i];
+        else
+            of_key += strcmp(all->due[i]->key_id, sb->key_id) == 0;
+    return of_key < LIMIT_DUE_PAUSES_PER_KEY ? place : NULL;
+}
+
+/* The one that should have been paused first, of those for which there is a place. NULL: none. With the lock held. */
+static struct sandbox *next_to_pause(struct sandboxes *all, uint64_t now_ms)
+{
+    struct sandbox *sb, *first = NULL;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (pauses_when_due(sb) && sb->deadline_ms <= now_ms && (!first || sb->deadline_ms < first->deadline_ms) &&
+            place_to_pause(all, sb))
+            first = sb;
+    return first;
+}
+
+/* Adds a worker's part to the list. With the lock held. */
+static struct ending *take(struct sandbox *sb, const char *reason, bool pauses, struct ending *taken)
+{
+    struct ending *ending = NEW(struct ending);
+
+    /* Not ENDING yet: callers wait for one that is, and together they could hold every worker. */
+    if (pauses)
+        sandbox_pause_enter(sb, sb->lifecycle.keep_memory);
+    else if (sb->state == SANDBOX_RUNNING || sb->state == SANDBOX_PAUSED)
+        sandbox_enter(sb, SANDBOX_STOPPING);
+    sb->retry_ms = UINT64_MAX;
+    sb->reason = reason;
+    *ending = (struct ending){
+        .job = { .run = ending_run, .done = ending_done }, .sandbox = sandbox_ref(sb), .pauses = pauses, .next = taken
+    };
+    return ending;
 }
 
 /* Takes those that are due into STOPPING or PAUSING; says when the next one will be (UINT64_MAX: none). With the lock held. */
@@ -361,28 +407,24 @@ static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t 
     struct ending *taken = NULL;
     uint64_t next_ms = UINT64_MAX;
     struct sandbox *sb;
+    struct err err;
 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
         const char *reason;
         uint64_t at_ms = due_ms(sb, &reason);
-        if (at_ms > now_ms) {
+        if (at_ms > now_ms)
             next_ms = MIN(next_ms, at_ms);
-            continue;
-        }
-        bool pauses = pauses_when_due(sb);
-        /* Not ENDING yet: callers wait for one that is, and together they could hold every worker. */
+        else if (!pauses_when_due(sb))
+            taken = take(sb, reason, false, taken);
+    }
+    /* The rest run on: ending_done() looks again. */
+    while ((sb = next_to_pause(all, now_ms))) {
+        bool pauses = sandbox_may_pause(sb, &err);
         if (pauses)
-            sandbox_pause_enter(sb, sb->lifecycle.keep_memory);
-        else if (sb->state == SANDBOX_RUNNING || sb->state == SANDBOX_PAUSED)
-            sandbox_enter(sb, SANDBOX_STOPPING);
-        sb->retry_ms = UINT64_MAX;
-        sb->reason = reason;
-        struct ending *ending = NEW(struct ending);
-        *ending = (struct ending){ .job = { .run = ending_run, .done = ending_done },
-                                   .sandbox = sandbox_ref(sb),
-                                   .pauses = pauses,
-                                   .next = taken };
-        taken = ending;
+            *place_to_pause(all, sb) = sb;
+        else
+            log_warn("sandbox %s: ended at its deadline instead of paused: %s", sb->id, err_text(&err));
+        taken = take(sb, "timeout", pauses, taken);
     }
     *out_next_ms = next_ms;
     return taken;
@@ -609,6 +651,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&all->changed, &attributes);
     pthread_condattr_destroy(&attributes);
+    all->forking = forking_lane(config->workers);
     map_init(&all->by_id);
     map_init(&all->by_token);
     all->metrics = metrics_new();

@@ -169,7 +169,7 @@ bool sandbox_snapshot(struct sandboxes *all, struct str team_id, struct str id, 
 /* ---- fork ---- */
 
 /*
- * The copies of one call. The calling worker makes them, and up to FORKS_AT_ONCE - 1 other workers help it: each takes the
+ * The copies of one call. The calling worker makes them, and up to FORKS_AT_ONCE - 1 other workers help it, from a lane: each takes the
  * next number until there is none. The caller waits only for helpers that have begun, so that workers that all fork cannot
  * wait for each other. A helper that comes later finds nothing to do, and frees what is left.
  */
@@ -271,6 +271,13 @@ static void helper_done(struct job *job)
     helper_free(helper);
 }
 
+struct lane *forking_lane(struct workers *workers)
+{
+    return lane_new(workers, &(struct lane_rule){ .most = LIMIT_FORK_HELPERS,
+                                                  .most_each = LIMIT_FORK_HELPERS_PER_KEY,
+                                                  .waiting_each = LIMIT_STARTS_PER_KEY * (FORKS_AT_ONCE - 1) });
+}
+
 static void ask_for_help(struct sandboxes *all, struct forks *forks)
 {
     struct helper *helper = NEW(struct helper);
@@ -285,7 +292,8 @@ static void ask_for_help(struct sandboxes *all, struct forks *forks)
             helper->next->at = &helper->next;
         all->helpers = helper;
     }
-    workers_run(all->config.workers, &helper->job);
+    if (!lane_run(all->forking, forks->want->key_id, 0, &helper->job))
+        helper_done(&helper->job); /* the caller makes them all */
 }
 
 void forks_done(struct sandboxes *all)

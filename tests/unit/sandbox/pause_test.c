@@ -1022,6 +1022,48 @@ static void a_deadline_that_passes_during_a_pause_that_fails_counts_afterwards(v
     wait_for_state(rig, info.id, SANDBOX_GONE);
 }
 
+static unsigned count_in(struct rig *rig, enum sandbox_state state)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&rig->all->lock);
+    const struct sandbox *sb;
+    unsigned count = 0;
+
+    for (size_t i = 0; (sb = map_next(&rig->all->by_id, &i));)
+        count += sb->state == state;
+    return count;
+}
+
+/* However many are due, other calls find a worker, and other keys a pause. */
+static void of_many_deadlines_few_are_pauses_at_once_and_the_rest_run_on(void **state)
+{
+    enum { MANY = LIMIT_DUE_PAUSES * 2 };
+    struct rig *rig = *state;
+    struct sandbox_info infos[MANY];
+
+    rig_stand();
+    rig->want.key_id = STR("key1");
+    for (size_t i = 0; i < MANY; i++)
+        infos[i] = make_auto(rig, false);
+    shut(rig, BIT(PAUSE_PARK));
+    rig_turn(rig, 60001);
+    wait_at_pause_gate(rig, LIMIT_DUE_PAUSES_PER_KEY);
+    assert_int_equal(count_in(rig, SANDBOX_PAUSING), LIMIT_DUE_PAUSES_PER_KEY);
+    assert_int_equal(count_in(rig, SANDBOX_RUNNING), MANY - LIMIT_DUE_PAUSES_PER_KEY);
+    rig->want.key_id = STR("key2");
+    struct sandbox_info other = make_auto(rig, false);
+    rig->want.key_id = STR("key3");
+    struct sandbox_info third = make_auto(rig, false), late = make_auto(rig, false);
+    rig_turn(rig, 60001);
+    wait_at_pause_gate(rig, LIMIT_DUE_PAUSES);
+    assert_int_equal(count_in(rig, SANDBOX_PAUSING), LIMIT_DUE_PAUSES);
+    shut(rig, 0);
+    for (size_t i = 0; i < MANY; i++)
+        wait_for_state(rig, infos[i].id, SANDBOX_PAUSED);
+    wait_for_state(rig, other.id, SANDBOX_PAUSED);
+    wait_for_state(rig, third.id, SANDBOX_PAUSED);
+    wait_for_state(rig, late.id, SANDBOX_PAUSED);
+}
+
 /* ---- limits ---- */
 
 static void paused_ones_do_not_count_as_running_and_are_counted_when_they_come_back(void **state)
@@ -1273,6 +1315,7 @@ int main(void)
         RUNNING(a_timeout_of_nothing_pauses_now),
         RUNNING(a_pause_at_the_deadline_and_one_that_is_asked_for_are_one),
         RUNNING(a_deadline_that_passes_during_a_pause_that_fails_counts_afterwards),
+        RUNNING(of_many_deadlines_few_are_pauses_at_once_and_the_rest_run_on),
         MADE(paused_ones_do_not_count_as_running_and_are_counted_when_they_come_back),
         RUNNING(a_team_can_have_so_many_paused_ones_and_no_more),
         RUNNING(traffic_wakes_one_that_has_its_memory_and_wants_to_be_woken),

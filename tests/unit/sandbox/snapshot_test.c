@@ -392,7 +392,7 @@ struct forker {
     struct rig *rig;
     struct str id;
     struct arena arena;
-    struct fork_result results[2];
+    struct fork_result results[4];
     struct err err;
     bool ok;
     atomic_bool done;
@@ -438,6 +438,35 @@ static void workers_that_all_fork_do_not_wait_for_each_other(void **state)
     assert_int_equal(rig->fake.pause_calls[PAUSE_DROP], LIMIT_WORKERS);
 }
 
+/* And few of them have helpers, so that other calls find a worker. */
+static void of_many_forks_few_have_helpers(void **state)
+{
+    enum { MANY = 10 };
+    struct rig *rig = *state;
+    static struct forker forkers[MANY];
+
+    struct sandbox_info info = make(rig);
+    rig_shut_gate(rig, true);
+    for (size_t i = 0; i < MANY; i++) {
+        forkers[i] = (struct forker){ .job = { .run = forker_run, .done = forker_done }, .rig = rig, .id = info.id };
+        arena_init(&forkers[i].arena);
+        workers_run(rig->workers, &forkers[i].job);
+    }
+    rig_wait_at_gate(rig, MANY + LIMIT_FORK_HELPERS_PER_KEY);
+    usleep(20000); /* for one more, which there must not be */
+    pthread_mutex_lock(&rig->fake.lock);
+    assert_int_equal(rig->fake.at_gate, MANY + LIMIT_FORK_HELPERS_PER_KEY);
+    pthread_mutex_unlock(&rig->fake.lock);
+    rig_shut_gate(rig, false);
+    for (size_t i = 0; i < MANY; i++) {
+        while (!forkers[i].done)
+            usleep(100);
+        for (size_t j = 0; j < COUNT_OF(forkers[i].results); j++)
+            assert_true(forkers[i].results[j].ok);
+        arena_done(&forkers[i].arena);
+    }
+}
+
 #define RUNNING(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 #define MADE(name) cmocka_unit_test_setup_teardown(name, rig_set_up_only, rig_tear_down)
 
@@ -456,6 +485,7 @@ int main(void)
         MADE(copies_that_do_not_fit_fail_by_themselves),
         RUNNING(a_fork_that_cannot_be_attempted_does_nothing),
         MADE(workers_that_all_fork_do_not_wait_for_each_other),
+        RUNNING(of_many_forks_few_have_helpers),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
