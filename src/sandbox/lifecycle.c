@@ -256,28 +256,35 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
-/* The number of sandboxes this key (NULL: any) has, including those that start or end, without the paused ones. */
-static unsigned count_of_key(const struct sandboxes *all, const char *key_id)
+/*
+ * The number of sandboxes besides this one that take memory, of its key or of all: also those that start or end, and the
+ * paused ones that are not on disk.
+ */
+static unsigned count_others(const struct sandbox *sb, bool of_key)
 {
-    const struct sandbox *sb;
+    const struct sandboxes *all = sb->all;
+    const struct sandbox *other;
     unsigned count = 0;
 
-    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-        count += sb->state != SANDBOX_PAUSED && (!key_id || strcmp(sb->key_id, key_id) == 0);
+    for (size_t i = 0; (other = map_next(&all->by_id, &i));)
+        count += other != sb && (other->state != SANDBOX_PAUSED || other->held <= HELD_FROZEN) &&
+                 (!of_key || strcmp(other->key_id, sb->key_id) == 0);
     return count;
 }
 
 bool sandbox_has_place(const struct sandbox *sb, struct err *err)
 {
-    const struct sandboxes *all = sb->all;
-    const struct sandboxes_config *config = &all->config;
+    const struct sandboxes_config *config = &sb->all->config;
 
-    if (count_of_key(all, NULL) >= config->sandboxes_max)
+    if (count_others(sb, false) >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
-                       "%u sandboxes are running, which is as many as this server holds: kill one first",
+                       "%u sandboxes run or are paused in memory, which is as many as this server holds: kill one, or "
+                       "pause one without its memory",
                        config->sandboxes_max);
-    if (config->per_key_max && sb->key_id[0] && count_of_key(all, sb->key_id) >= config->per_key_max)
-        return err_set(err, ERR_LIMIT, "this API key has %u sandboxes, which is as many as it may: kill one first",
+    if (config->per_key_max && sb->key_id[0] && count_others(sb, true) >= config->per_key_max)
+        return err_set(err, ERR_LIMIT,
+                       "this API key has %u sandboxes that run or are paused in memory, which is as many as it may: "
+                       "kill one, or pause one without its memory",
                        config->per_key_max);
     return true;
 }

@@ -40,6 +40,14 @@ static void wait_for_held(struct rig *rig, struct str id, enum held_state state)
         pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
 }
 
+static bool sandbox_is_writing(struct rig *rig, struct str id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&rig->all->lock);
+    const struct sandbox *sb = map_get(&rig->all->by_id, id);
+
+    return sb && sb->is_writing;
+}
+
 static struct sandbox_row row_of(struct rig *rig, struct str id)
 {
     struct sandbox_row *rows;
@@ -1089,6 +1097,35 @@ static void paused_ones_do_not_count_as_running_and_are_counted_when_they_come_b
     resume_fails(rig, second.id, RESUME_AS_KEPT, ERR_LIMIT);
 }
 
+static void one_that_is_paused_in_memory_keeps_its_place_until_it_is_on_disk(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info got;
+
+    rig->config.sandboxes_max = 2;
+    rig->config.per_key_max = 1;
+    rig_start(rig);
+    rig->want.key_id = STR("key1");
+    struct sandbox_info first = make(rig);
+    pause_it(rig, first.id, &with_memory);
+    struct err full = { 0 };
+    assert_false(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &full));
+    assert_int_equal(full.kind, ERR_LIMIT);
+    assert_non_null(strstr(err_text(&full), "pause one without its memory"));
+    rig->want.key_id = STR("");
+    make(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &err), ERR_LIMIT);
+    assert_true(resume_it(rig, first.id, RESUME_AS_KEPT, &got)); /* in its own place */
+    pause_it(rig, first.id, &with_memory);
+    rig_turn(rig, SANDBOX_WRITE_AFTER_MS + 1000);
+    wait_for_held(rig, first.id, HELD_PARKED_IMAGE);
+    while (sandbox_is_writing(rig, first.id))
+        usleep(1000);
+    rig->want.key_id = STR("key1");
+    make(rig);
+    resume_fails(rig, first.id, RESUME_AS_KEPT, ERR_LIMIT);
+}
+
 static void a_team_can_have_so_many_paused_ones_and_no_more(void **state)
 {
     struct rig *rig = *state;
@@ -1317,6 +1354,7 @@ int main(void)
         RUNNING(a_deadline_that_passes_during_a_pause_that_fails_counts_afterwards),
         RUNNING(of_many_deadlines_few_are_pauses_at_once_and_the_rest_run_on),
         MADE(paused_ones_do_not_count_as_running_and_are_counted_when_they_come_back),
+        MADE(one_that_is_paused_in_memory_keeps_its_place_until_it_is_on_disk),
         RUNNING(a_team_can_have_so_many_paused_ones_and_no_more),
         RUNNING(traffic_wakes_one_that_has_its_memory_and_wants_to_be_woken),
         RUNNING(one_whose_create_wanted_longer_gets_it_again_when_it_is_woken),
