@@ -658,22 +658,37 @@ static enum held_state held_now(struct sandbox *sb)
     return sb->held;
 }
 
-/* A resume that failed left it running, or perhaps running: it stands still again, with its memory if it had it. */
+/* Takes over how the driver holds it. False: it runs, or the driver does not say. */
+static bool is_at_rest(struct sandbox *sb)
+{
+    unsigned now;
+
+    if (!sandbox_ask_held(sb, &now) || now == HELD_NOT || now == HELD_RUNNING)
+        return false;
+    set_held(sb, (enum held_state)now);
+    if (now == HELD_PARKED)
+        set_memory(sb, false);
+    return true;
+}
+
+/*
+ * A resume that failed left it running, or perhaps running: it stands still again, with its memory if it had it. The
+ * driver may have it on disk again by itself, with an image that is as good as before, and at any moment: so what a park has
+ * made of it is asked, too.
+ */
 static void hold_again(struct resuming *r)
 {
     struct sandbox *sb = r->sb;
     struct err err;
 
-    if (held_now(sb) != HELD_RUNNING)
+    if (held_now(sb) != HELD_RUNNING || is_at_rest(sb))
         return;
-    if (r->memory && call(sb, PAUSE_FREEZE, false, &err)) {
+    if (r->memory && call(sb, PAUSE_FREEZE, false, &err))
         set_held(sb, HELD_FROZEN);
-    } else if (call(sb, PAUSE_PARK, false, &err)) {
-        set_held(sb, HELD_PARKED);
-        set_memory(sb, false);
-    } else {
+    else if (!call(sb, PAUSE_PARK, false, &err))
         log_warn("sandbox %s: not resumed, and not stopped either: %s", sb->id, err_text(&err));
-    }
+    else if (!is_at_rest(sb))
+        set_held(sb, HELD_PARKED_IMAGE); /* perhaps; the next resume tells */
 }
 
 /* Its environment, from when it was paused. */

@@ -105,6 +105,8 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
     } else if (fake->start == FAKE_START_TIMES_OUT) {
         close(add_held(fake, plan->id, plan));
         ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
+    } else if (fake->start == FAKE_START_GIVES_UP) {
+        ok = err_set(err, ERR_TIMEOUT, "its processes were not restored in time");
     } else if (fake->start == FAKE_START_ANSWERS_WRONGLY) {
         close(add_held(fake, plan->id, plan));
         ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
@@ -249,6 +251,8 @@ static bool fake_stats(struct driver *driver, const struct held *which, uint32_t
 /* With the lock held. */
 static void park(struct fake_held *held, bool memory)
 {
+    if (held->state >= HELD_PARKED)
+        return; /* an image stays */
     fd_close(&held->peer_fd);
     held->state = memory ? HELD_PARKED_IMAGE : HELD_PARKED;
 }

@@ -25,6 +25,7 @@ enum fake_start {
     FAKE_START_IS_FULL,         /* there is no room on disk */
     FAKE_NO_NAMESPACES,         /* ENOSPC too, and nothing to do with the disk */
     FAKE_START_ANSWERS_WRONGLY, /* it went well, and the answer has the wrong shape */
+    FAKE_START_GIVES_UP,        /* the driver itself was too slow: one that was parked is parked */
     FAKE_START_TIMES_OUT,       /* and the driver holds it nevertheless */
     FAKE_GUEST_REFUSES,         /* guestd answers the set-up with an error */
     FAKE_GUEST_DIES,            /* the connection closes instead */

@@ -553,6 +553,27 @@ static void a_start_from_files_that_fails_leaves_the_files(void **state)
 }
 
 /* A reboot ends its processes first: they are gone even if the start fails, and nobody is told otherwise. */
+/* "Perhaps it runs" is not a reason to forget its image. */
+static void a_restore_that_the_driver_gives_up_leaves_the_image(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig), got;
+
+    pause_it(rig, info.id, &with_memory);
+    rig_turn(rig, SANDBOX_WRITE_AFTER_MS + 1000);
+    wait_for_held(rig, info.id, HELD_PARKED_IMAGE);
+    rig->fake.start = FAKE_START_GIVES_UP;
+    resume_fails(rig, info.id, RESUME_AS_KEPT, ERR_TIMEOUT);
+    assert_int_equal(rig_held_state(rig, info.id), HELD_PARKED_IMAGE);
+    assert_true(get(rig, info.id).has_memory);
+    assert_true(row_of(rig, info.id).has_memory);
+    resume_fails(rig, info.id, RESUME_REBOOT, ERR_TIMEOUT);
+    assert_true(row_of(rig, info.id).has_memory);
+    rig->fake.start = FAKE_STARTS;
+    assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+    assert_int_equal(rig->fake.last_plan.from, PLAN_PARKED_IMAGE);
+}
+
 static void a_reboot_that_fails_leaves_the_files_without_the_memory(void **state)
 {
     struct rig *rig = *state;
@@ -1332,6 +1353,7 @@ int main(void)
         RUNNING(one_that_does_not_thaw_after_a_failed_pause_stays_paused),
         RUNNING(a_resume_that_fails_leaves_it_paused_as_it_was),
         RUNNING(a_start_from_files_that_fails_leaves_the_files),
+        RUNNING(a_restore_that_the_driver_gives_up_leaves_the_image),
         RUNNING(a_reboot_that_fails_leaves_the_files_without_the_memory),
         RUNNING(one_that_the_driver_has_lost_is_gone_when_it_is_resumed),
         RUNNING(a_frozen_one_that_dies_is_gone),
