@@ -9,6 +9,7 @@
 #include "guest/answer.h"
 #include "guest/files.h"
 #include "guest/filesystem.h"
+#include "guest/interpreter/interpreter.h"
 #include "guest/metrics.h"
 #include "guest/process_rpc.h"
 #include "guest/rpc.h"
