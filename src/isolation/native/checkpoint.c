@@ -405,10 +405,13 @@ static void end(struct checkpoint *checkpoint, const struct err *err)
 {
     checkpoint_fn *done = checkpoint->done;
     void *context = checkpoint->context;
-    struct err why;
+    struct err why, left;
 
     if (err)
         why = *err;
+    /* The disk may be full of it. */
+    if (err && !trash_add(checkpoint->box->native->trash, checkpoint->dir_fd, "image.new", &left))
+        log_warn("native: half an image of sandbox %s stays on disk: %s", checkpoint->box->id, err_text(&left));
     checkpoint_free(checkpoint);
     if (done)
         done(context, err ? &why : NULL);
