@@ -36,11 +36,13 @@
 #include "isolation/native/helper.h"
 #include "isolation/native/image.h"
 #include "isolation/native/room.h"
+#include "isolation/native/usage.h"
 
 enum {
     MOUNTINFO_BYTES = 1 << 20,
     MOUNTS_MAX = 1024, /* a sandbox has about thirty, and cannot make more */
     LINK_BYTES = LIMIT_PATH_BYTES,
+    STATUS_BYTES = 8192,
 };
 
 /* Under way; keeper's. */
@@ -50,6 +52,7 @@ struct checkpoint {
     int dir_fd, freezer_fd, image_fd;
     int alive_fd, life_fd; /* a pipe: life_fd is the helper's and CRIU's */
     uint32_t owner;
+    uint64_t used_bytes; /* what its cgroup says: with the files in memory, without what it shares with a zygote */
     checkpoint_fn *done; /* NULL: was called */
     void *context;
     struct watch *gone; /* of alive_fd, once it has failed */
@@ -66,6 +69,7 @@ struct look {
     size_t mount_count;
     dev_t guestd_device; /* of its program */
     ino_t guestd_inode;
+    uint64_t memory_bytes; /* of all processes */
     struct err *err;
 };
 
@@ -229,10 +233,30 @@ static bool look_at_descriptor(struct look *look, const char *dir, const char *n
            take_file(look, fd, path, mount_id, strcmp(dir, own) == 0 ? atoi(name) : -1);
 }
 
+/* What of it has no file, swapped out or not: it is in the image. One that has gone has none. */
+static void add_memory(struct look *look, pid_t pid)
+{
+    char path[64];
+    auto_free char *text = NULL;
+    size_t len;
+    struct str line, rest;
+    uint64_t kib;
+    struct err ignored;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
+    if (!fd_read_file(AT_FDCWD, path, STATUS_BYTES, &text, &len, &ignored))
+        return;
+    for (rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line);)
+        if ((str_skip(&line, STR("RssAnon:")) || str_skip(&line, STR("VmSwap:"))) && line.len > 3 &&
+            str_to_u64(str_trim(str_of(line.at, line.len - 3)), UINT64_MAX >> 20, &kib)) /* "  1234 kB" */
+            look->memory_bytes += kib << 10;
+}
+
 static bool look_at_process(struct look *look, pid_t pid)
 {
     char path[64];
 
+    add_memory(look, pid);
     (void)snprintf(path, sizeof path, "/proc/%d/exe", pid);
     if (!look_at_path(look, path))
         return false;
@@ -379,8 +403,9 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
 
     (void)voice;
     bool fine = fd_set_cloexec(checkpoint->life_fd, false, err) && criu_enter(&room, err) && look_at_guestd(look) &&
-                look_at_mounts(look) && look_at_processes(look) && dump(checkpoint, &image, err) &&
-                write_image(&image, err) && copy_boot_id(look->pid, err);
+                look_at_mounts(look) && look_at_processes(look) &&
+                room_check_memory(checkpoint->image_fd, MAX(look->memory_bytes, checkpoint->used_bytes), err) &&
+                dump(checkpoint, &image, err) && write_image(&image, err) && copy_boot_id(look->pid, err);
     free(look);
     return fine;
 }
@@ -540,6 +565,7 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
 {
     struct native *native = box->native;
     struct checkpoint *checkpoint = NEW(struct checkpoint);
+    struct usage usage;
 
     *checkpoint = (struct checkpoint){ .box = box,
                                        .dir_fd = -1,
@@ -549,7 +575,9 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
                                        .life_fd = -1,
                                        .done = done,
                                        .context = context };
-    if (open_all(checkpoint, dir_fd, err) && read_owner(checkpoint, err)) {
+    if (usage_read(native->cgroups, box->id, box->pid, &usage, err) && open_all(checkpoint, dir_fd, err) &&
+        read_owner(checkpoint, err)) {
+        checkpoint->used_bytes = usage.memory_used_bytes;
         const struct helper_job job = { .work = work,
                                         .runs_criu = true,
                                         .ended = ended,

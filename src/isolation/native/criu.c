@@ -36,6 +36,7 @@
 #include "base/mem.h"
 #include "isolation/native/box.h"
 #include "isolation/native/criu_log.h"
+#include "isolation/native/room.h"
 #include "isolation/native/tree.h"
 
 enum {
@@ -214,6 +215,10 @@ static no_return void become_criu(const struct criu_run *run, char **argv)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_DFL);
     if (run->dumps) {
+        const struct rlimit largest = { LIMIT_IMAGE_FILE_BYTES, LIMIT_IMAGE_FILE_BYTES };
+        /* Without the signal a write fails, and CRIU ends as it does after other errors. */
+        if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &largest) < 0)
+            _exit(1);
         (void)snprintf(owner, sizeof owner, "CLOISTER_OWNER=%u", run->owner);
         open_namespaces(run->dumps, namespaces, sizeof namespaces);
         environment[1] = (char *)"LD_PRELOAD=/tmp/shim.so";
@@ -257,11 +262,16 @@ static bool hear_step(const struct criu_run *run, int ask_fd, int answer_fd, str
 static bool await(const struct criu_run *run, int pidfd, int ask_fd, int answer_fd, int *out_status, struct err *err)
 {
     bool fine = true;
+    auto_close int image_fd = run->dumps && !run->is_test ? open(CRIU_IMAGE, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
 
     for (;;) {
         struct pollfd fds[] = { { .fd = pidfd, .events = POLLIN }, { .fd = ask_fd, .events = POLLIN } };
-        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+        if (poll(fds, 2, image_fd < 0 ? -1 : LOOK_MS) < 0 && errno != EINTR)
             return err_sys(err, "wait for CRIU");
+        if (image_fd >= 0 && fine && !room_check_memory(image_fd, 0, err)) {
+            fine = false;
+            (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended */
+        }
         if (fds[1].revents && !hear_step(run, ask_fd, answer_fd, err))
             fine = false; /* CRIU undoes what it has made and ends */
         if (!fds[0].revents)

@@ -1,7 +1,6 @@
 #include "isolation/native/room.h"
 
 #include <inttypes.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -39,4 +38,19 @@ bool room_check(int dir_fd, struct err *err)
                    "a sandbox needs %d MiB of disk, the file system of %.50s has %" PRIu64
                    " left: kill sandboxes or remove files",
                    LIMIT_ROOM_BYTES >> 20, name, room.bytes >> 20);
+}
+
+bool room_check_memory(int dir_fd, uint64_t memory_bytes, struct err *err)
+{
+    struct statvfs fs;
+
+    if (fstatvfs(dir_fd, &fs) < 0)
+        return err_sys(err, "look at the free space for the memory of a sandbox");
+    struct fd_room room = fd_room(&fs);
+    if (!room.few_bytes && !room.few_inodes && room.bytes - LIMIT_ROOM_BYTES >= memory_bytes)
+        return true;
+    return err_set(err, ERR_FULL,
+                   "the memory of the sandbox is %" PRIu64 " MiB, and the server's disk has %" PRIu64
+                   " MiB left, of which it needs %d itself: kill sandboxes, delete snapshots or remove files",
+                   (memory_bytes + (1 << 20) - 1) >> 20, room.bytes >> 20, LIMIT_ROOM_BYTES >> 20);
 }

@@ -8,10 +8,13 @@
 #define ISOLATION_NATIVE_ROOM_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/err.h"
 
 /* ERR_FULL with a message that says which file system, how much is free, how much is needed, and what to do. */
 bool room_check(int dir_fd, struct err *err) must_use;
+/* The same for one that has so much memory, before that is written there. */
+bool room_check_memory(int dir_fd, uint64_t memory_bytes, struct err *err) must_use;
 
 #endif

@@ -13,13 +13,16 @@
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "io/loop.h"
 #include "test.h"
@@ -76,12 +79,14 @@ static int remove_one(const char *path, const struct stat *st, int flag, struct 
     return remove(path);
 }
 
-static int set_up(void **state)
+static int set_up_on(void **state, const char *disk)
 {
     struct world *world = NEW(struct world);
 
     (void)snprintf(world->path, sizeof world->path, "/var/tmp/cloister-test.XXXXXX");
     assert_non_null(mkdtemp(world->path));
+    if (disk)
+        assert_int_equal(mount("tmpfs", world->path, "tmpfs", 0, disk), 0);
     world->data_fd = open(world->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     world->guestd_fd = open(init_path, O_RDONLY | O_CLOEXEC);
     assert_true(world->data_fd >= 0 && world->guestd_fd >= 0);
@@ -96,6 +101,16 @@ static int set_up(void **state)
     new_driver(world);
     *state = world;
     return 0;
+}
+
+static int set_up(void **state)
+{
+    return set_up_on(state, NULL);
+}
+
+static int set_up_small(void **state)
+{
+    return set_up_on(state, "size=64m,mode=0700");
 }
 
 static void turn_until(struct world *world, const bool *done, unsigned seconds)
@@ -189,6 +204,7 @@ static int tear_down(void **state)
     loop_free(world->loop);
     close(world->data_fd);
     close(world->guestd_fd);
+    (void)umount2(world->path, MNT_DETACH); /* if it is a disk of its own */
     (void)nftw(world->path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
     free(world);
     return 0;
@@ -399,17 +415,24 @@ static char ice_of(const char *id)
     return first == '1' ? 'F' : first == '0' ? 'T' : first;
 }
 
-/* Children of ours that run this program: there is one, the helper. */
-static void kill_helper(void)
+static char *children_of(pid_t pid)
 {
-    char path[64], ours[256], theirs[256];
-    auto_free char *text = NULL;
+    char path[64], *text;
     size_t len;
     struct err err;
-    unsigned killed = 0;
 
-    (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
     assert_true(fd_read_file(AT_FDCWD, path, 65536, &text, &len, &err));
+    return text;
+}
+
+/* The one child of ours that runs this program. */
+static pid_t find_helper(void)
+{
+    char path[64], ours[256], theirs[256];
+    auto_free char *text = children_of(getpid());
+    pid_t helper = 0;
+
     ssize_t size = readlink("/proc/self/exe", ours, sizeof ours);
     assert_true(size > 0);
     for (char *at = text, *next; *at; at = next) {
@@ -418,11 +441,22 @@ static void kill_helper(void)
             break;
         (void)snprintf(path, sizeof path, "/proc/%ld/exe", pid);
         if (readlink(path, theirs, sizeof theirs) == size && !memcmp(ours, theirs, (size_t)size)) {
-            assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
-            killed++;
+            assert_int_equal(helper, 0);
+            helper = (pid_t)pid;
         }
     }
-    assert_int_equal(killed, 1);
+    assert_int_not_equal(helper, 0);
+    return helper;
+}
+
+/* Of CRIU, the helper's child. */
+static void check_file_limit(pid_t helper)
+{
+    auto_free char *text = children_of(helper);
+    struct rlimit limit;
+
+    assert_int_equal(prlimit((pid_t)atoi(text), RLIMIT_FSIZE, NULL, &limit), 0);
+    assert_int_equal(limit.rlim_cur, LIMIT_IMAGE_FILE_BYTES);
 }
 
 static bool is_silent(int fd)
@@ -440,7 +474,9 @@ static void die_in_a_dump(struct world *world, const char *id, const struct answ
         turn_for(world->loop, 1);
     assert_false(answer->done);
     assert_int_equal(ice_of(id), 'T');
-    kill_helper();
+    pid_t helper = find_helper();
+    check_file_limit(helper);
+    assert_int_equal(kill(helper, SIGKILL), 0);
     turn_until(world, &answer->done, 20);
     assert_false(answer->fine);
 }
@@ -487,6 +523,28 @@ static void a_sandbox_that_ran_runs_on_when_its_dump_dies(void **state)
     assert_int_equal(state_of(world, "onward"), HELD_RUNNING);
     assert_int_equal(ice_of("onward"), 'T');
     free(ask(link_fd, "ping"));
+    close(link_fd);
+}
+
+static void no_memory_is_written_where_it_has_no_room(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("wide");
+    struct statvfs fs;
+    int link_fd = start(world, &plan);
+    free(ask(link_fd, "ping"));
+    auto_close int fd = openat(world->data_fd, "sandboxes/wide/full", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    /* So much is the server's, and the rest is too little for guestd. */
+    assert_int_equal(fstatvfs(fd, &fs), 0);
+    assert_int_equal(posix_fallocate(fd, 0, (off_t)(fs.f_bavail * fs.f_frsize) - LIMIT_ROOM_BYTES - (64 << 10)), 0);
+    struct answer answer = park(world, "wide");
+    assert_false(answer.fine);
+    assert_int_equal(answer.err.kind, ERR_FULL);
+    assert_non_null(strstr(answer.err.message, "the memory of the sandbox is"));
+    assert_int_equal(state_of(world, "wide"), HELD_RUNNING);
+    free(ask(link_fd, "ping"));
+    assert_int_equal(ftruncate(fd, 0), 0);
+    come_back(world, &plan, &link_fd);
     close(link_fd);
 }
 
@@ -765,6 +823,7 @@ int main(int argc, char **argv)
         T(copies_of_an_image_have_ids_names_and_random_numbers_of_their_own),
         T(a_paused_sandbox_stays_frozen_when_its_dump_dies),
         T(a_sandbox_that_ran_runs_on_when_its_dump_dies),
+        cmocka_unit_test_setup_teardown(no_memory_is_written_where_it_has_no_room, set_up_small, tear_down),
         T(what_is_debugged_is_not_parked_and_goes_on),
         T(a_damaged_image_does_not_come_back_and_stays_parked),
         T(an_image_of_another_machine_is_refused),
