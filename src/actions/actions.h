@@ -244,6 +244,9 @@ struct template_ref {
     struct str alias; /* or an id */
     struct str tag;   /* empty: none given */
 };
+/* Is it what a create without a namespace takes for a template of all teams? Also one that is not built yet. */
+bool template_is_for_all(const struct actions *actions, struct str name, struct arena *arena, bool *out,
+                         struct err *err) must_use;
 /* In lower case, in the arena. ERR_INVALID. */
 bool template_ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err) must_use;
 

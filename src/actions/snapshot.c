@@ -63,8 +63,9 @@ static void describe(const struct snapshot_row *row, struct str slug, struct are
 static bool ref_of_name(struct str text, struct arena *arena, struct template_ref *out, struct err *err)
 {
     return template_ref_parse(text, arena, out, err) ||
-           err_set(err, ERR_INVALID, "'name' must be [namespace/]name[:tag], of a-z 0-9 - _, not '%.*s'",
-                   (int)MIN(text.len, (size_t)60), text.at);
+           err_set(err, ERR_INVALID,
+                   "'name' must be [namespace/]name[:tag], of a-z 0-9 - _, each at most %d characters, not '%.*s'",
+                   LIMIT_NAME_BYTES - 1, (int)MIN(text.len, (size_t)60), text.at);
 }
 
 /* ---- create ---- */
@@ -77,8 +78,11 @@ static bool is_uuid(struct str s)
     return s.len == UUID_CHARS;
 }
 
-static bool name_parse(struct str text, struct str slug, struct arena *arena, struct template_ref *out, struct err *err)
+static bool name_parse(const struct actions *actions, struct str text, struct str slug, struct arena *arena,
+                       struct template_ref *out, struct err *err)
 {
+    bool is_taken;
+
     if (!text.len) {
         *out = (struct template_ref){ 0 };
         return true;
@@ -90,7 +94,11 @@ static bool name_parse(struct str text, struct str slug, struct arena *arena, st
                        (int)MIN(out->space.len, (size_t)40), out->space.at, (int)MIN(slug.len, (size_t)40), slug.at);
     if (is_uuid(out->tag)) /* a build's id looks like that elsewhere */
         return err_set(err, ERR_INVALID, "'name': the tag of a snapshot must not be a UUID");
-    return true;
+    /* A create of that template would find the snapshot instead. */
+    if (!template_is_for_all(actions, out->alias, arena, &is_taken, err))
+        return false;
+    return !is_taken || err_set(err, ERR_INVALID, "'name': '%.*s' is the name of a template; choose another name",
+                                (int)MIN(out->alias.len, (size_t)60), out->alias.at);
 }
 
 bool action_snapshot_create(const struct actions *actions, const struct caller *caller, struct str sandbox_id,
@@ -108,7 +116,7 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
     struct str slug;
     struct err drop_err;
 
-    if (!slug_of(actions, caller, arena, &slug, err) || !name_parse(name, slug, arena, &ref, err))
+    if (!slug_of(actions, caller, arena, &slug, err) || !name_parse(actions, name, slug, arena, &ref, err))
         return false;
     drop_removed(actions, arena); /* before its bytes are counted */
     if (!store_snapshot_room(actions->store, team_id, &caps, err) ||

@@ -175,6 +175,25 @@ static bool refresh(const struct actions *actions)
     return false;
 }
 
+bool template_is_for_all(const struct actions *actions, struct str name, struct arena *arena, bool *out,
+                         struct err *err)
+{
+    struct template_row row;
+    struct err ignored;
+
+    (void)refresh(actions);
+    if (explain_known(name, &ignored) || store_template_by_alias(actions->store, STR(""), name, arena, &row, err)) {
+        *out = true;
+        return true;
+    }
+    if (is_missing(err) && store_template_get(actions->store, name, arena, &row, err)) {
+        *out = row.team_id.len == 0;
+        return true;
+    }
+    *out = false;
+    return is_missing(err);
+}
+
 /* A template of any owner. */
 static bool find_any(const struct actions *actions, const struct caller *caller, struct str text, struct arena *arena,
                      struct template_row *out, struct err *err)

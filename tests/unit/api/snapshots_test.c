@@ -153,7 +153,12 @@ static void bad_names_are_refused_and_nothing_is_taken(void **state)
         struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), bodies[i]);
         check_error(s, &answer, 400, "'name'");
     }
-    struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{\"memory\":1}");
+    char long_name[LIMIT_NAME_BYTES + 1] = { 0 };
+    memset(long_name, 'a', LIMIT_NAME_BYTES);
+    struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"),
+                                     arena_format(&s->rig.arena, "{\"name\":\"%s\"}", long_name).at);
+    check_error(s, &answer, 400, "at most 127 characters");
+    answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{\"memory\":1}");
     check_error(s, &answer, 400, "'memory'");
     answer = CALL(s, "GET", "/snapshots?name=a%20b", NULL);
     check_error(s, &answer, 400, "'name'");
@@ -165,6 +170,22 @@ static void bad_names_are_refused_and_nothing_is_taken(void **state)
     check_error(s, &answer, 400, "invalid next token");
     assert_int_equal(s->rig.fake.pause_calls[PAUSE_SNAPSHOT], 0);
     assert_int_equal(listed(s, ""), 0);
+}
+
+static void a_name_of_a_template_for_all_stays_the_template(void **state)
+{
+    /* Built here, by its id, and what SDKs start by default and is not built yet. */
+    static const char *const names[] = { "base", "Base", "default/base:v2", "tbase", "code-interpreter-v1" };
+    struct served *s = *state;
+    const char *source = served_create(s, BASE);
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"),
+                                         arena_format(&s->rig.arena, "{\"name\":\"%s\"}", names[i]).at);
+        check_error(s, &answer, 400, "is the name of a template; choose another name");
+    }
+    assert_int_equal(s->rig.fake.pause_calls[PAUSE_SNAPSHOT], 0);
+    take(s, source, "{\"name\":\"base2\"}");
 }
 
 static void lists_come_in_pages_newest_first(void **state)
@@ -361,6 +382,7 @@ int main(void)
         SERVED(one_of_files_only_starts_anew),
         SERVED(names_have_a_namespace_and_tags),
         SERVED(bad_names_are_refused_and_nothing_is_taken),
+        SERVED(a_name_of_a_template_for_all_stays_the_template),
         SERVED(lists_come_in_pages_newest_first),
         SERVED(one_is_deleted_once_by_any_of_its_references),
         SERVED(one_that_is_used_is_not_deleted),
