@@ -16,7 +16,11 @@
     "kept_id, template_id, name, tag, team_id, sandbox_id, source_template_id, cpu_count, memory_mb, disk_mb, " \
     "guestd_version, created_us, layers, has_memory, layer_bytes, image_bytes"
 
-enum { TEMPLATE_ID_CHARS = 20, LAYERS_TEXT_BYTES = LIMIT_LAYERS * 65 };
+enum {
+    TEMPLATE_ID_CHARS = 20,
+    LAYERS_TEXT_BYTES = LIMIT_LAYERS * 65,
+    USED_SHOWN = 3, /* sandboxes that an error names: what a message has room for */
+};
 
 /* ---- reading ---- */
 
@@ -229,6 +233,29 @@ bool store_snapshot_add(struct store *store, const struct snapshot_row *row, con
     return true;
 }
 
+/* With the lock held. Names some of them, so that the caller knows what to kill. */
+static bool refuse_used(struct store *store, struct str template_id, uint64_t used, struct arena *scratch,
+                        struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    struct buf ids = buf_make(scratch, USED_SHOWN * (LIMIT_ID_BYTES + 2));
+    bool there;
+
+    if (!sql_select(store->sql, "SELECT id FROM sandboxes WHERE template_id = $1 ORDER BY id LIMIT $2",
+                    SQL_ARGS(sql_text(template_id), sql_int(USED_SHOWN)), &rows, err))
+        return false;
+    for (;;) {
+        if (!sql_next(&rows, &there, err))
+            return false;
+        if (!there)
+            break;
+        buf_format(&ids, "%s%.*s", ids.len ? ", " : "", STR_ARG(sql_row_text(&rows, 0)));
+    }
+    return err_set(err, ERR_CONFLICT, "%llu running or paused sandbox%s made from it (%.*s%s); kill %s first",
+                   (unsigned long long)used, used == 1 ? " was" : "es were", (int)ids.len, ids.data,
+                   used > USED_SHOWN ? ", …" : "", used == 1 ? "it" : "them");
+}
+
 static bool mark_removed(struct store *store, struct str team_id, struct str id_or_name, struct arena *scratch,
                          struct err *err)
 {
@@ -249,9 +276,7 @@ static bool mark_removed(struct store *store, struct str team_id, struct str id_
                     &used, err))
         return false;
     if (used)
-        return err_set(err, ERR_CONFLICT,
-                       "cannot delete the snapshot: %llu running or paused sandbox%s made from it; kill %s first",
-                       (unsigned long long)used, used == 1 ? " was" : "es were", used == 1 ? "it" : "them");
+        return refuse_used(store, template_id, used, scratch, err);
     return sql_exec(store->sql, "UPDATE snapshots SET removed = 1 WHERE template_id = $1 AND node_id = $2",
                     SQL_ARGS(sql_text(template_id), node_id), err);
 }

@@ -215,7 +215,7 @@ static void one_that_a_sandbox_is_based_on_stays(void **state)
     base_sandbox_on(t, id);
     assert_false(store_snapshot_remove(t->store, STR("team"), STR("snap"), &why));
     assert_int_equal(why.kind, ERR_CONFLICT);
-    assert_non_null(strstr(why.message, "1 running or paused sandbox was made from it; kill it first"));
+    assert_non_null(strstr(why.message, "1 running or paused sandbox was made from it (imade); kill it first"));
     CHECK_STR(get(t, id, "").kept_id, STR("k1"));
     MUST(store_sandbox_remove(t->store, STR("imade"), NULL, &err));
     MUST(store_snapshot_remove(t->store, STR("team"), STR("snap"), &err));
