@@ -170,8 +170,9 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
 
 bool sandbox_not_running(const struct sandbox *sb, struct err *err)
 {
-    return err_set(err, sb->state == SANDBOX_PAUSED ? ERR_NOT_FOUND : ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
-                   sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
+    return err_set(err, sb->state == SANDBOX_PAUSED ? ERR_NOT_FOUND : ERR_CONFLICT, "Sandbox \"%s\" is %s%s", sb->id,
+                   sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state),
+                   sb->state == SANDBOX_PAUSED ? "; resume it first" : "");
 }
 
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out)

@@ -165,7 +165,7 @@ static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **stat
     struct err err;
     assert_false(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
-    assert_non_null(strstr(err.message, "is paused"));
+    assert_non_null(strstr(err.message, "is paused; resume it first"));
     assert_int_equal(rig_rows(rig), 1);
 }
 
