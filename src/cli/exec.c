@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/ports.h"
+#include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
 #include "http/http.h"
@@ -373,6 +374,37 @@ static bool run_to_the_end(struct exec *exec, struct err *err)
     return true;
 }
 
+/*
+ * The edge says of a paused sandbox that there is none, and cuts what runs when one is paused. The API knows more. Without
+ * an answer *err stays as it is.
+ */
+static bool explain_pause(struct exec *exec, struct err *err)
+{
+    struct cli *cli = exec->cli;
+    struct client_answer answer = { 0 };
+    struct str refusal = cli->refusal, state = STR(""), mode = STR(""), target;
+    struct err why;
+
+    bool known = client_target(cli, STR("/sandboxes/"), exec->sandbox_id, STR(""), &target, &why) &&
+                 client_call(exec->client, "GET", target, STR(""), &answer, &why);
+    auto_json json_t *sandbox = answer.json;
+    cli->refusal = refusal;
+    if (!known || !json_take_str(sandbox, "state", JSON_OPTIONAL, &state, &why) ||
+        !json_take_str(sandbox, "pauseMode", JSON_OPTIONAL, &mode, &why) || !str_eq(state, STR("paused")))
+        return false;
+    struct str back =
+        arena_format(&cli->arena, "%s sandbox resume %s%s", cli_program(), cli->words[0], cli_same_server(cli));
+    struct str text =
+        !exec->pid
+            ? arena_format(&cli->arena, "sandbox %s is paused; to bring it back: %.*s", cli->words[0], STR_ARG(back))
+        : str_eq(mode, STR("filesystem"))
+            ? arena_format(&cli->arena, "sandbox %s was paused with its files only, and the command ended",
+                           cli->words[0])
+            : arena_format(&cli->arena, "sandbox %s was paused; the command goes on after: %.*s", cli->words[0],
+                           STR_ARG(back));
+    return client_refused(cli, ERR_UNAVAILABLE, text, err);
+}
+
 bool sandbox_exec_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
@@ -385,7 +417,7 @@ bool sandbox_exec_run(struct cli *cli, struct err *err)
     exec.loop = loop_new();
     exec.refusal = buf_make(&cli->arena, LIMIT_API_BODY_BYTES);
     connect_reader_init(&exec.reader);
-    bool fine = run_to_the_end(&exec, err);
+    bool fine = run_to_the_end(&exec, err) || explain_pause(&exec, err);
     http_call_free(exec.call);
     connect_reader_done(&exec.reader);
     loop_free(exec.loop);

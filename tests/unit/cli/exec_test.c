@@ -43,6 +43,21 @@ static const struct fake_rule is_gone[] = {
                            "{\"code\":502,\"message\":\"The sandbox was not found\"}")),
 };
 
+#define PAUSED(mode)                                                                                             \
+    {                                                                                                            \
+        "GET /sandboxes/iaaa ",                                                                                  \
+            STR_INIT("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"sandboxID\":\"iaaa\",\"state\":\"paused\"," \
+                     "\"pauseMode\":\"" mode "\",\"envdAccessToken\":\"tok\"}")                                  \
+    }
+static const struct fake_rule is_paused[] = {
+    PAUSED("full"),
+    START_ANSWERS(STR_INIT("HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\n"
+                           "{\"code\":502,\"message\":\"The sandbox was not found\"}")),
+};
+static const struct fake_rule gets_paused[] = { PAUSED("full"), START_ANSWERS(STREAM(START OUT_HI)) };
+static const struct fake_rule gets_parked[] = { PAUSED("filesystem"), START_ANSWERS(STREAM(START OUT_HI)) };
+static const struct fake_rule was_woken[] = { PAUSED("full"), START_ANSWERS(STREAM(START END_0 LAST)) };
+
 static struct fake_server server;
 static struct outcome outcome;
 
@@ -136,12 +151,41 @@ static void exec_passes_the_edges_words_on(void **state)
     ended(data);
 }
 
+static void exec_says_that_the_sandbox_is_paused(void **state)
+{
+    const char *data = began(is_paused);
+
+    (void)state;
+    RUN(&outcome, "sandbox", "exec", "--data", data, "iaaa", "true");
+    assert_int_equal(outcome.exit_code, 125);
+    CHECK_HAS(outcome.note, "sandbox iaaa is paused; to bring it back: ");
+    CHECK_HAS(outcome.note, "cloister sandbox resume iaaa --data ");
+    assert_null(strstr(outcome.note, "not found"));
+    ended(data);
+    data = began(gets_paused);
+    RUN(&outcome, "sandbox", "exec", "--data", data, "iaaa", "true");
+    assert_int_equal(outcome.exit_code, 125);
+    CHECK_HAS(outcome.note, "sandbox iaaa was paused; the command goes on after: ");
+    ended(data);
+    data = began(gets_parked);
+    RUN(&outcome, "sandbox", "exec", "--data", data, "iaaa", "true");
+    assert_int_equal(outcome.exit_code, 125);
+    CHECK_HAS(outcome.note, "paused with its files only, and the command ended");
+    ended(data);
+    /* Traffic may wake it, so it is not refused before it was tried. */
+    data = began(was_woken);
+    RUN(&outcome, "sandbox", "exec", "--data", data, "iaaa", "true");
+    assert_int_equal(outcome.exit_code, 0);
+    ended(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(exec_passes_output_and_exit_code_on),         CASE(exec_succeeds_when_the_command_does),
         CASE(exec_reports_a_signal_as_a_shell_would),      CASE(exec_says_why_a_command_did_not_start),
         CASE(exec_does_not_take_a_cut_stream_for_success), CASE(exec_passes_the_edges_words_on),
+        CASE(exec_says_that_the_sandbox_is_paused),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
