@@ -29,7 +29,7 @@ static const struct option options[] = {
     { TAKES_ENV, "env", 'e', "NAME=VALUE", OPTION_LIST, FIELD(envs), "set a variable; may be repeated" },
     { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd), "start in this directory [the user's home]" },
     { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all),
-      "every sandbox of the key's team; as root without a key, of all teams" },
+      "every running and paused sandbox of the key's team; as root without a key, of all teams" },
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
     { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
     { TAKES_TIMEOUT, "timeout", 0, "SECONDS", OPTION_TEXT, FIELD(timeout), "how long it lives [300]" },

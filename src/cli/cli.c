@@ -57,9 +57,9 @@ static const struct command commands[] = {
     { "sandbox create", GROUP_SANDBOX,
       "[TEMPLATE] [--timeout SECONDS] [--internet | --no-internet] [--allow-out WHAT]… [--deny-out WHAT]…",
       "start a sandbox and print its id",
-      "TEMPLATE is `base` unless it is named. Without --internet and --no-internet the server's default counts:\n"
-      "on, unless it was started with --internet off. A domain in --allow-out needs --no-internet, or\n"
-      "--deny-out 0.0.0.0/0.\n"
+      "TEMPLATE is a template or a snapshot, `base` unless it is named. Without --internet and --no-internet the\n"
+      "server's default counts: on, unless it was started with --internet off. A domain in --allow-out needs\n"
+      "--no-internet, or --deny-out 0.0.0.0/0.\n"
       "\n"
       "  cloister sandbox create\n"
       "  cloister sandbox create --no-internet --allow-out pypi.org --allow-out '*.pythonhosted.org'\n",
@@ -96,7 +96,7 @@ static const struct command commands[] = {
       "  cloister sandbox exec ID 'ls | wc -l'\n"
       "  cloister sandbox exec -u root -e DEBUG=1 ID -- python3 -c 'import os; print(os.environ[\"DEBUG\"])'\n",
       TAKES_SERVER | TAKES_USER | TAKES_ENV | TAKES_CWD, 2, SIZE_MAX, 1, sandbox_exec_run },
-    { "sandbox pause", GROUP_SANDBOX, "ID [--files-only] [--json]", "put a sandbox to sleep; it keeps its files",
+    { "sandbox pause", GROUP_SANDBOX, "ID [--files-only] [--json]", "pause a sandbox with its files and processes",
       "Everything in it stands still: no processor time, no deadline, and its connections are cut. `sandbox resume`\n"
       "goes on where it was, with its processes. With --files-only the processes end, and a resume is a fresh start\n"
       "on the same files, with the same id. docs/persistence.md says what is kept.\n"
@@ -122,8 +122,9 @@ static const struct command commands[] = {
       "  cloister sandbox fork ID --count 5 --timeout 600\n",
       TAKES_SERVER | TAKES_JSON | TAKES_TIMEOUT | TAKES_COUNT, 1, 1, 0, sandbox_fork_run },
     { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
-      "Prints the id of each sandbox it ended. --all ends all sandboxes of the API key's team. As root and without a\n"
-      "key, --all ends the sandboxes of all teams and prints only their number.\n"
+      "Prints the id of each sandbox it ended. --all ends every running and paused sandbox of the API key's team;\n"
+      "paused ones lose their files. As root and without a key, --all ends those of all teams and prints only their\n"
+      "number.\n"
       "\n"
       "  cloister sandbox kill i1x2y3z4\n"
       "  cloister sandbox kill --all\n"
@@ -147,8 +148,9 @@ static const struct command commands[] = {
       "  cloister snapshot list --sandbox ID\n"
       "  cloister snapshot list --json | jq -r '.[].snapshotID'\n",
       TAKES_SERVER | TAKES_JSON | TAKES_SANDBOX, 0, 0, 0, snapshot_list_run },
-    { "snapshot delete", GROUP_SANDBOX, "SNAPSHOT [--json]", "delete a snapshot, with all builds of its name",
-      "SNAPSHOT is an id or a name. Refused while a sandbox that was made from it runs or is paused.\n"
+    { "snapshot delete", GROUP_SANDBOX, "SNAPSHOT [--json]", "delete a snapshot, with all tags of its name",
+      "SNAPSHOT is an id or a name. A name is deleted with all its tags, so a tag is taken only where it is the only\n"
+      "one. Refused while a sandbox that was made from it runs or is paused. Prints what was deleted.\n"
       "\n"
       "  cloister snapshot delete my-setup\n",
       TAKES_SERVER | TAKES_JSON, 1, 1, 0, snapshot_delete_run },

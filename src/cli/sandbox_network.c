@@ -154,7 +154,10 @@ static void sandbox_facts(struct cli *cli, struct table *table, const json_t *sa
         fact(table, "kept",
              str_eq(text_of(sandbox, "pauseMode"), STR("full")) ? STR("files and processes") : STR("files"));
     fact(table, "started", text_ago(&cli->arena, text_of(sandbox, "startedAt")));
-    fact(table, "ends at", text_of(sandbox, "endAt"));
+    bool is_paused = str_eq(text_of(sandbox, "state"), STR("paused"));
+    if (is_paused) /* it has no deadline, and the API says there when it was paused */
+        fact(table, "paused at", text_of(sandbox, "endAt"));
+    fact(table, "ends at", is_paused ? STR("-") : text_of(sandbox, "endAt"));
     fact(table, "CPUs", arena_format(&cli->arena, "%lld", cpus));
     fact(table, "memory", text_mib(&cli->arena, json_integer_value(json_object_get(sandbox, "memoryMB"))));
     network_facts(cli, table, sandbox);

@@ -105,28 +105,102 @@ bool snapshot_list_run(struct cli *cli, struct err *err)
     if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
         return false;
     auto_json json_t *list = client_get_pages(&client, buf_str(&target), err);
-    if (!list || !client_print_list(cli, list, snapshot_heads, snapshot_row, "There are no snapshots.", err))
+    const char *none = cli->sandbox
+                           ? arena_format(&cli->arena, "There are no snapshots of sandbox %s.", cli->sandbox).at
+                           : "There are no snapshots.";
+    if (!list || !client_print_list(cli, list, snapshot_heads, snapshot_row, none, err))
         return err_wrap(err, "list snapshots");
     return cli->json || note_total(cli, list, err);
 }
 
 /* ---- delete ---- */
 
+static struct str tag_of(struct str id)
+{
+    struct str name;
+
+    (void)str_cut(&id, ':', &name);
+    return id;
+}
+
+/* All builds of the name that the command names, with whatever tag. */
+static json_t *fetch_builds(struct client *client, struct str name, struct err *err)
+{
+    struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
+
+    buf_add(&target, STR("/snapshots?limit=100&name="));
+    percent_encode(&target, name);
+    if (target.overflowed) {
+        (void)err_set(err, ERR_LIMIT, "the name %.40s… is too long", client->cli->words[0]);
+        return NULL;
+    }
+    return client_get_pages(client, buf_str(&target), err);
+}
+
+/* The API deletes a name with all its tags, whichever was named: so a tag is fine only where it is the only one. */
+static bool check_tag(struct cli *cli, const json_t *builds, struct str tag, struct err *err)
+{
+    bool has_tag = strchr(cli->words[0], ':'), is_there = false;
+    const json_t *build;
+    struct str id;
+    size_t i;
+
+    if (!has_tag || !json_array_size(builds)) /* if there are none, the server says what there is instead */
+        return true;
+    json_array_foreach(builds, i, build)
+    {
+        if (!json_take_str(build, "snapshotID", JSON_REQUIRED, &id, err))
+            return client_misread(err);
+        is_there |= str_eq_nocase(tag_of(id), tag);
+    }
+    if (!is_there)
+        return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.60s'; nothing was deleted", cli->words[0]);
+    return json_array_size(builds) == 1 ||
+           err_set(err, ERR_INVALID,
+                   "a name is deleted with all its tags (%zu here), so give it without one; nothing was deleted",
+                   json_array_size(builds));
+}
+
+static bool print_deleted(struct cli *cli, const json_t *builds, struct err *err)
+{
+    auto_json json_t *ids = json_array();
+    const json_t *build;
+    struct str id;
+    size_t i;
+
+    json_array_foreach(builds, i, build)
+    {
+        if (!json_take_str(build, "snapshotID", JSON_REQUIRED, &id, err))
+            return client_misread(err);
+        if (cli->json)
+            (void)json_array_append(ids, json_object_get(build, "snapshotID"));
+        else
+            fprintf(cli->out, "%.*s\n", STR_ARG(id));
+    }
+    if (!cli->json)
+        return true;
+    auto_json json_t *done = json_pack("{s:O}", "deleted", ids);
+    return client_print(cli, done);
+}
+
 bool snapshot_delete_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
     struct client_answer answer = { 0 };
-    struct str target;
+    struct str rest = str_from(cli->words[0]), name, target;
 
-    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
-        !client_target(cli, STR("/templates/"), str_from(cli->words[0]), STR(""), &target, err) ||
-        !client_call(&client, "DELETE", target, STR(""), &answer, err))
+    (void)str_cut(&rest, ':', &name);
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    auto_json json_t *builds = fetch_builds(&client, name, err);
+    if (!builds || !check_tag(cli, builds, rest, err))
         return err_wrap(err, "delete snapshot %.40s", cli->words[0]);
-    json_decref(answer.json);
-    if (cli->json) {
-        auto_json json_t *done = json_pack("{s:s}", "deleted", cli->words[0]);
-        return client_print(cli, done);
+    if (!client_target(cli, STR("/templates/"), name, STR(""), &target, err) ||
+        !client_call(&client, "DELETE", target, STR(""), &answer, err)) {
+        if (err->kind == ERR_INVALID && json_array_size(builds))
+            err->kind = ERR_CONFLICT; /* of a name that is fine: sandboxes were made from it */
+        return err_wrap(err, "delete snapshot %.40s", cli->words[0]);
     }
-    fprintf(cli->out, "%s\n", cli->words[0]);
-    return true;
+    json_decref(answer.json);
+    return print_deleted(cli, builds, err);
 }

@@ -349,7 +349,7 @@ def test_a_snapshot_is_made_listed_used_and_deleted_on_the_command_line(server, 
         made.append(copy)
         assert cli(server, "sandbox", "exec", copy, "wc -c </home/user/data").stdout == "100000\n"
         refused = cli(server, "snapshot", "delete", name)
-        assert refused.returncode == 2 and "made from it" in refused.stderr, refused
+        assert refused.returncode == 5 and f"made from it ({copy})" in refused.stderr, refused
         assert cli(server, "sandbox", "kill", copy).returncode == 0
     finally:
         for sandbox_id in made[1:]:

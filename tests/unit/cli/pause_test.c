@@ -37,11 +37,22 @@ static const struct fake_rule rules[] = {
       ANSWER("200 OK", JSON_TYPE,
              "[{\"snapshotID\":\"abc:default\",\"names\":[],\"diskBytes\":1,\"memoryBytes\":0}]") },
     { "GET /snapshots?limit=100&sandboxID=inone ", ANSWER("200 OK", JSON_TYPE, "[]") },
-    { "DELETE /templates/default%2Fsetup%3Av1 ", ANSWER("204 No Content", "", "") },
+    { "GET /snapshots?limit=100&name=setup ",
+      ANSWER("200 OK", JSON_TYPE, "[{\"snapshotID\":\"default/setup:v1\"},{\"snapshotID\":\"default/setup:v2\"}]") },
+    { "GET /snapshots?limit=100&name=default%2Fkept ",
+      ANSWER("200 OK", JSON_TYPE, "[{\"snapshotID\":\"default/kept:v1\"},{\"snapshotID\":\"default/kept:v2\"}]") },
+    { "GET /snapshots?limit=100&name=abc ", ANSWER("200 OK", JSON_TYPE, "[{\"snapshotID\":\"abc:default\"}]") },
+    { "GET /snapshots?limit=100&name=used ",
+      ANSWER("200 OK", JSON_TYPE, "[{\"snapshotID\":\"default/used:default\"}]") },
+    { "GET /snapshots?limit=100&name=none ", ANSWER("200 OK", JSON_TYPE, "[]") },
+    { "DELETE /templates/setup ", ANSWER("204 No Content", "", "") },
+    { "DELETE /templates/abc ", ANSWER("204 No Content", "", "") },
     { "DELETE /templates/used ",
       ANSWER("400 Bad Request", JSON_TYPE, "{\"code\":400,\"message\":\"1 paused sandbox was made from it\"}") },
     { "GET /sandboxes/iaaa ",
-      ANSWER("200 OK", JSON_TYPE, "{\"sandboxID\":\"iaaa\",\"state\":\"paused\",\"pauseMode\":\"full\"}") },
+      ANSWER(
+          "200 OK", JSON_TYPE,
+          "{\"sandboxID\":\"iaaa\",\"state\":\"paused\",\"pauseMode\":\"full\",\"endAt\":\"2026-01-02T03:04:05Z\"}") },
     { "GET /sandboxes/ifiles ",
       ANSWER("200 OK", JSON_TYPE, "{\"sandboxID\":\"ifiles\",\"state\":\"paused\",\"pauseMode\":\"filesystem\"}") },
     { NULL, { NULL, 0 } },
@@ -193,21 +204,22 @@ static void snapshot_list_shows_sizes_and_their_sum(void **state)
     assert_string_equal(outcome.note, "");
     RUN(&outcome, "snapshot", "list", "--data", data, "--sandbox", "inone");
     assert_int_equal(outcome.exit_code, 0);
-    assert_string_equal(outcome.out, "There are no snapshots.\n");
+    assert_string_equal(outcome.out, "There are no snapshots of sandbox inone.\n");
     RUN(&outcome, "snapshot", "list", "--data", data, "iaaa");
     assert_int_equal(outcome.exit_code, 2);
 }
 
-static void snapshot_delete_takes_any_reference(void **state)
+static void snapshot_delete_prints_all_that_it_deletes(void **state)
 {
     (void)state;
-    RUN(&outcome, "snapshot", "delete", "--data", data, "default/setup:v1");
+    RUN(&outcome, "snapshot", "delete", "--data", data, "setup");
     assert_int_equal(outcome.exit_code, 0);
-    assert_string_equal(outcome.out, "default/setup:v1\n");
-    RUN(&outcome, "snapshot", "delete", "--data", data, "default/setup:v1", "--json");
-    CHECK_HAS(outcome.out, "\"deleted\": \"default/setup:v1\"");
+    assert_string_equal(outcome.out, "default/setup:v1\ndefault/setup:v2\n");
+    RUN(&outcome, "snapshot", "delete", "--data", data, "setup", "--json");
+    CHECK_HAS(outcome.out, "\"deleted\": [");
+    CHECK_HAS(outcome.out, "\"default/setup:v2\"");
     RUN(&outcome, "snapshot", "delete", "--data", data, "used");
-    assert_int_equal(outcome.exit_code, 2);
+    assert_int_equal(outcome.exit_code, 5);
     CHECK_HAS(outcome.note, "was made from it");
     RUN(&outcome, "snapshot", "delete", "--data", data, "none");
     assert_int_equal(outcome.exit_code, 4);
@@ -215,11 +227,31 @@ static void snapshot_delete_takes_any_reference(void **state)
     assert_int_equal(outcome.exit_code, 2);
 }
 
+static void snapshot_delete_of_a_tag_spares_the_others(void **state)
+{
+    (void)state;
+    RUN(&outcome, "snapshot", "delete", "--data", data, "default/kept:v2");
+    assert_int_equal(outcome.exit_code, 2);
+    CHECK_HAS(outcome.note, "a name is deleted with all its tags (2 here)");
+    RUN(&outcome, "snapshot", "delete", "--data", data, "default/kept:v9");
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "there is no snapshot 'default/kept:v9'");
+    RUN(&outcome, "snapshot", "delete", "--data", data, "default/kept:");
+    assert_int_equal(outcome.exit_code, 4);
+    assert_false(fake_server_heard(&server, "DELETE /templates/default%2Fkept"));
+    /* What `snapshot list` and `snapshot create` print of one without a name. */
+    RUN(&outcome, "snapshot", "delete", "--data", data, "abc:Default");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "abc:default\n");
+}
+
 static void info_says_what_a_pause_has_kept(void **state)
 {
     (void)state;
     RUN(&outcome, "sandbox", "info", "--data", data, "iaaa");
     CHECK_HAS(outcome.out, "kept             files and processes\n");
+    CHECK_HAS(outcome.out, "paused at        2026-01-02T03:04:05Z\n");
+    CHECK_HAS(outcome.out, "ends at          -\n");
     RUN(&outcome, "sandbox", "info", "--data", data, "ifiles");
     CHECK_HAS(outcome.out, "kept             files\n");
 }
@@ -245,7 +277,8 @@ int main(void)
         cmocka_unit_test(a_fork_that_half_failed_prints_what_was_made_and_fails),
         cmocka_unit_test(snapshot_create_prints_what_a_create_takes),
         cmocka_unit_test(snapshot_list_shows_sizes_and_their_sum),
-        cmocka_unit_test(snapshot_delete_takes_any_reference),
+        cmocka_unit_test(snapshot_delete_prints_all_that_it_deletes),
+        cmocka_unit_test(snapshot_delete_of_a_tag_spares_the_others),
         cmocka_unit_test(info_says_what_a_pause_has_kept),
         cmocka_unit_test(the_noun_alone_teaches),
     };
