@@ -358,6 +358,7 @@ SUITES = {
     "command": run_files("test_command.py"),
     "network": run_files("test_network.py"),
     "pause": run_files("test_pause.py"),
+    "persistence": run_files("test_persistence.py", sdk="interpreter"),
     "faults": run_files("test_faults.py"),
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),
