@@ -334,7 +334,10 @@ def test_what_cannot_be_written_to_disk_is_refused_with_a_reason_and_goes_on(min
     pid = start_sleeper(box)
     start(box)
     before = guestds(box.sandbox_id)
-    for answer in (snapshot(mine, {"sandboxID": box.sandbox_id}), fork(mine, box.sandbox_id)):
+    for ask in (lambda: snapshot(mine, {"sandboxID": box.sandbox_id}), lambda: fork(mine, box.sandbox_id)):
+        began = time.monotonic()
+        answer = ask()
+        assert time.monotonic() - began < 5, "it stood still all the time"
         assert answer.status == 400 and reason in answer.json["message"], answer
         assert "mode='filesystem'" in answer.json["message"], answer
         assert state_of(mine, box.sandbox_id) == "running" and lives(box, pid)

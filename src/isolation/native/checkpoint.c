@@ -233,8 +233,11 @@ static bool look_at_descriptor(struct look *look, const char *dir, const char *n
            take_file(look, fd, path, mount_id, strcmp(dir, own) == 0 ? atoi(name) : -1);
 }
 
-/* What of it has no file, swapped out or not: it is in the image. One that has gone has none. */
-static void add_memory(struct look *look, pid_t pid)
+/*
+ * What of it has no file, swapped out or not: it is in the image. One that has gone has none. And CRIU traces each process,
+ * which one that is traced already does not allow: it would try for ten seconds.
+ */
+static bool look_at_status(struct look *look, pid_t pid)
 {
     char path[64];
     auto_free char *text = NULL;
@@ -245,18 +248,25 @@ static void add_memory(struct look *look, pid_t pid)
 
     (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
     if (!fd_read_file(AT_FDCWD, path, STATUS_BYTES, &text, &len, &ignored))
-        return;
-    for (rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line);)
+        return true;
+    for (rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line);) {
         if ((str_skip(&line, STR("RssAnon:")) || str_skip(&line, STR("VmSwap:"))) && line.len > 3 &&
             str_to_u64(str_trim(str_of(line.at, line.len - 3)), UINT64_MAX >> 20, &kib)) /* "  1234 kB" */
             look->memory_bytes += kib << 10;
+        else if (str_skip(&line, STR("TracerPid:")) && !str_eq(str_trim(line), STR("0")))
+            return err_set(look->err, ERR_INVALID,
+                           "cannot be kept with its memory: a process is being debugged; without memory "
+                           "(mode='filesystem') it works");
+    }
+    return true;
 }
 
 static bool look_at_process(struct look *look, pid_t pid)
 {
     char path[64];
 
-    add_memory(look, pid);
+    if (!look_at_status(look, pid))
+        return false;
     (void)snprintf(path, sizeof path, "/proc/%d/exe", pid);
     if (!look_at_path(look, path))
         return false;
