@@ -127,12 +127,20 @@ def wait_until_on_disk(server, *ids):
 
 
 def kill_everything(server):
-    """All roles at once: none has time to tell another."""
+    """All roles at once: none has time to tell another. Sandboxes are keeper's children too, and not the server."""
     children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    for pid in [server.pid, *map(int, children)]:
+    roles = [pid for pid in map(int, children) if is_role(pid)]
+    for pid in [server.pid, *roles]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     server.process.wait()
+
+
+def is_role(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"role"]
+    except OSError:
+        return False  # it has just ended
 
 
 def first_line(box, command, **options):
