@@ -834,20 +834,89 @@ unsigned cgroup_kill(struct cgroups *cgroups, const char *id)
     return count;
 }
 
-uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
+static const char *oom_file(const struct cgroups *cgroups)
 {
-    const char *file = cgroups->report.layout == CGROUP_V2 ? "guestd/memory.events" : "guestd/memory.oom_control";
-    char room[512];
-    struct str text, line;
-    struct err ignored; /* then 0 is the answer */
+    return cgroups->report.layout == CGROUP_V2 ? "memory.events" : "memory.oom_control";
+}
+
+static uint64_t parse_oom_kills(struct str text)
+{
+    struct str line;
     uint64_t kills = 0;
 
-    if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
-        return 0;
     while (text.len && str_cut(&text, '\n', &line))
         if (str_skip(&line, STR("oom_kill ")) && !str_to_u64(line, UINT64_MAX, &kills))
             kills = 0;
     return kills;
+}
+
+uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
+{
+    char file[64], room[512];
+    struct str text;
+    struct err ignored; /* then 0 is the answer */
+
+    (void)snprintf(file, sizeof file, "guestd/%s", oom_file(cgroups));
+    if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
+        return 0;
+    return parse_oom_kills(text);
+}
+
+/* ---- limits that change ---- */
+
+bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgroup_reins *out, struct err *err)
+{
+    struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
+    char path[LIMIT_ID_BYTES + 64];
+
+    *out = (struct cgroup_reins){ .layout = cgroups->report.layout, .events_fd = -1 };
+    size_t count = cgroup_knobs(out->layout, &cgroup_guestd_limits, knobs); /* only their names matter */
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(path, sizeof path, "%s/user/%s", id, knobs[i].file);
+        out->fds[i] = open_file(cgroups, knobs[i].control, path, O_WRONLY);
+        if (out->fds[i] < 0 && !(errno == ENOENT && knobs[i].may_be_missing)) {
+            (void)err_sys(err, "open %s", path);
+            cgroup_close_reins(out);
+            return false;
+        }
+        out->count = i + 1;
+    }
+    (void)snprintf(path, sizeof path, "%s/user/%s", id, oom_file(cgroups));
+    out->events_fd = open_file(cgroups, CGROUP_MEMORY, path, O_RDONLY);
+    if (out->events_fd >= 0)
+        return true;
+    (void)err_sys(err, "open %s", path);
+    cgroup_close_reins(out);
+    return false;
+}
+
+void cgroup_close_reins(struct cgroup_reins *reins)
+{
+    for (size_t i = 0; i < reins->count; i++)
+        fd_close(&reins->fds[i]);
+    reins->count = 0;
+    fd_close(&reins->events_fd);
+}
+
+bool cgroup_tighten(const struct cgroup_reins *reins, const struct cgroup_limits *limits, struct err *err)
+{
+    struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
+
+    (void)cgroup_knobs(reins->layout, limits, knobs);
+    for (size_t i = 0; i < reins->count; i++) {
+        ssize_t len = (ssize_t)strlen(knobs[i].value);
+        if (reins->fds[i] >= 0 && pwrite(reins->fds[i], knobs[i].value, (size_t)len, 0) != len)
+            return err_sys(err, "write %s to %s", knobs[i].value, knobs[i].file);
+    }
+    return true;
+}
+
+uint64_t cgroup_user_oom_kills(const struct cgroup_reins *reins)
+{
+    char room[512];
+    ssize_t n = pread(reins->events_fd, room, sizeof room, 0);
+
+    return n < 0 ? 0 : parse_oom_kills(str_of(room, (size_t)n));
 }
 
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)

@@ -137,6 +137,22 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 /* Write-only cgroup.procs of the `user` leaf, one a tree: a process that writes "0" there is moved there. */
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                       struct err *err) must_use;
+/*
+ * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are. On v1
+ * that takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by open, closed by close.
+ */
+struct cgroup_reins {
+    enum cgroup_layout layout;
+    int fds[CGROUP_KNOBS_MAX]; /* by knob; -1: missing */
+    size_t count;
+    int events_fd; /* of memory */
+};
+bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgroup_reins *out, struct err *err)
+    must_use;
+void cgroup_close_reins(struct cgroup_reins *reins);
+bool cgroup_tighten(const struct cgroup_reins *reins, const struct cgroup_limits *limits, struct err *err) must_use;
+/* As cgroup_guestd_oom_kills(), of `user`. */
+uint64_t cgroup_user_oom_kills(const struct cgroup_reins *reins);
 /* A small file of the sandbox, `file` being below its own directory; whole, or it is ERR_LIMIT. */
 bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_control control, const char *file,
                  char *room, size_t room_size, struct str *out_text, struct err *err) must_use;

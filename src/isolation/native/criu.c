@@ -266,9 +266,11 @@ static bool await(const struct criu_run *run, int pidfd, int ask_fd, int answer_
 
     for (;;) {
         struct pollfd fds[] = { { .fd = pidfd, .events = POLLIN }, { .fd = ask_fd, .events = POLLIN } };
-        if (poll(fds, 2, image_fd < 0 ? -1 : LOOK_MS) < 0 && errno != EINTR)
+        bool looks = fine && (image_fd >= 0 || run->look);
+        if (poll(fds, 2, looks ? LOOK_MS : -1) < 0 && errno != EINTR)
             return err_sys(err, "wait for CRIU");
-        if (image_fd >= 0 && fine && !room_check_memory(image_fd, 0, err)) {
+        if (looks &&
+            ((image_fd >= 0 && !room_check_memory(image_fd, 0, err)) || (run->look && !run->look(run->context, err)))) {
             fine = false;
             (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended */
         }

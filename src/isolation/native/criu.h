@@ -63,6 +63,7 @@ struct criu_run {
     uint32_t owner; /* of its user namespace */
     bool is_test;   /* of processes without a user namespace: it may set the clock of their time namespace */
     bool (*act)(void *context, const char *step, int pid, struct err *err);
+    bool (*look)(void *context, struct err *err); /* may be NULL; several times a second. False: CRIU is killed */
     void *context;
 };
 bool criu_run(const struct criu_run *run, struct err *err) must_use;

@@ -2,11 +2,11 @@
  * How a sandbox comes back:
  *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
  *            handovers
- *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it and under
- *            its limits; writes down the slot's ids in place of those of the image; runs CRIU
+ *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
+ *            limits are wider for now, since guestd and CRIU are in there too; writes down the slot's ids in place of those of the image; runs CRIU
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
- *   helper   moves pid 1 into the `guestd` leaf and says its number
+ *   helper   moves pid 1 into the `guestd` leaf, sets the sandbox's own limits, and says its number
  *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
  *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies
  *
@@ -49,6 +49,16 @@
 
 enum { CRIU_MAGIC_BYTES = 8, USERNS_NAME_BYTES = 64 };
 
+/* What a restore takes beside what the sandbox has. */
+enum {
+    CRIU_PIDS = 64, /* the helper, CRIU, its script and its own children: about ten */
+    CRIU_MIB = 64,
+    CRIU_PROCESS_MIB = 1,  /* each process begins as a copy of CRIU, which is not all shared… */
+    CRIU_PROCESSES = 1024, /* …up to here: more than this is not kept free for it */
+};
+enum { STEP_MIB = 32 }; /* see tighten() */
+enum { FIGURE_PID, FIGURE_MEMORY };
+
 /* Under way; keeper's. */
 struct restore {
     struct box *box;
@@ -57,6 +67,7 @@ struct restore {
     int sandbox_fd, image_fd, root_fd, devices_fd, files_fd, handover_fd, userns_fd;
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
     size_t above_count, user_count, guestd_count;
+    struct cgroup_reins reins;
     uint32_t uid_base;
     restore_fn *done;
     void *context;
@@ -368,12 +379,55 @@ static bool refuse(struct err *err)
     return err_wrap(err, "%s", err_text(&why));
 }
 
+static struct cgroup_limits limits_of(const struct plan *plan)
+{
+    return (
+        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
+}
+
+static struct cgroup_limits wide_limits_of(const struct plan *plan)
+{
+    struct cgroup_limits limits = limits_of(plan);
+    uint64_t mib = CRIU_MIB + (uint64_t)CRIU_PROCESS_MIB * MIN(plan->pids, CRIU_PROCESSES);
+
+    limits.memory_bytes += cgroup_guestd_limits.memory_bytes + (mib << 20);
+    limits.pids += cgroup_guestd_limits.pids + CRIU_PIDS;
+    return limits;
+}
+
+/*
+ * The memory of guestd stays charged to the `user` leaf, and pages that processes have shared with each other or with a
+ * zygote may be several now: all of it may be more than the limit. Then the limit is the next step that it fits in.
+ */
+static bool tighten(const struct restore *restore, uint64_t *out_memory_bytes, struct err *err)
+{
+    struct cgroup_limits limits = limits_of(&restore->plan);
+    uint64_t wide = wide_limits_of(&restore->plan).memory_bytes;
+
+    while (!cgroup_tighten(&restore->reins, &limits, err)) {
+        if (err->sys != EBUSY || limits.memory_bytes == wide)
+            return err_wrap(err, "limit the sandbox");
+        limits.memory_bytes = MIN(limits.memory_bytes + ((uint64_t)STEP_MIB << 20), wide);
+    }
+    *out_memory_bytes = limits.memory_bytes;
+    return true;
+}
+
+/* CRIU does not notice that the kernel has killed one of its children: it would wait for it. */
+static bool look(void *context, struct err *err)
+{
+    const struct restore *restore = context;
+
+    return cgroup_user_oom_kills(&restore->reins) == 0 ||
+           err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
+}
+
 static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
 {
     auto_image struct image image = { 0 };
 
     if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err) ||
-        !criu_run(&(struct criu_run){ .args = args, .act = act, .context = (void *)restore }, err))
+        !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = (void *)restore }, err))
         return refuse(err);
     return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
 }
@@ -387,14 +441,15 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
                                     .root_fd = restore->root_fd,
                                     .devices_fd = restore->devices_fd };
     struct criu_args args;
-    uint64_t pid = 0;
+    uint64_t pid = 0, memory_bytes = 0;
 
     if (!enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
         return false;
     criu_args_init(&args);
-    bool fine = run(restore, &args, &pid, err);
+    bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
     criu_args_done(&args);
-    helper_figure(voice, 0, pid);
+    helper_figure(voice, FIGURE_PID, pid);
+    helper_figure(voice, FIGURE_MEMORY, memory_bytes);
     return fine;
 }
 
@@ -419,6 +474,7 @@ static void restore_free(struct restore *restore)
     close_all(restore->above_fds, restore->above_count);
     close_all(restore->user_fds, restore->user_count);
     close_all(restore->guestd_fds, restore->guestd_count);
+    cgroup_close_reins(&restore->reins);
     restore->box->restore = NULL;
     free(restore);
 }
@@ -497,9 +553,12 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     restore->helper = NULL;
     if (err)
         why = *err;
-    else if (!take_process(restore, figures[0], &why) || !give_sockets(restore, &link_fd, &why) ||
+    else if (!take_process(restore, figures[FIGURE_PID], &why) || !give_sockets(restore, &link_fd, &why) ||
              !settle(restore, &why))
         err = &why;
+    else if (figures[FIGURE_MEMORY] > restore->plan.memory_bytes)
+        log_info("native: sandbox %s has come back with more than its %" PRIu64 " MiB: it may have %" PRIu64, box->id,
+                 restore->plan.memory_bytes >> 20, figures[FIGURE_MEMORY] >> 20);
     restore_free(restore);
     done(done_context, box, err ? -1 : take_fd(&link_fd), err ? &why : NULL);
 }
@@ -564,16 +623,14 @@ static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
     const struct plan *plan = &restore->plan;
-    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
-                                          .cpu_millis = plan->cpu_millis,
-                                          .pids = plan->pids };
+    const struct cgroup_limits limits = wide_limits_of(plan);
     char boot_id[IMAGE_BOOT_ID_BYTES];
 
     if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
         !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err) ||
         !cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
         !cgroup_open_guestd(native->cgroups, plan->id, restore->guestd_fds, &restore->guestd_count, err) ||
-        !make_userns(restore, err))
+        !cgroup_open_reins(native->cgroups, plan->id, &restore->reins, err) || !make_userns(restore, err))
         return false;
     const struct mounts_ids ids = { .userns_fd = restore->userns_fd, .uid_base = restore->uid_base };
     if (!mounts_overlay(&native->mounts, native->layers_fd, restore->sandbox_fd, plan, &ids, &restore->root_fd, err) ||
@@ -611,6 +668,9 @@ static bool start_helper(struct restore *restore, struct err *err)
         give(&job, restore->user_fds[i]);
     for (size_t i = 0; i < restore->guestd_count; i++)
         give(&job, restore->guestd_fds[i]);
+    for (size_t i = 0; i < restore->reins.count; i++)
+        give(&job, restore->reins.fds[i]);
+    give(&job, restore->reins.events_fd);
     restore->helper = helper_start(native->helpers, &job, err);
     /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
     fd_close(&restore->root_fd);
@@ -632,6 +692,7 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .files_fd = -1,
                                  .handover_fd = -1,
                                  .userns_fd = -1,
+                                 .reins = { .events_fd = -1 },
                                  .uid_base = box->native->uid_base + box->slot * NATIVE_UIDS,
                                  .done = done,
                                  .context = context };

@@ -857,6 +857,28 @@ static void hoard(void)
     say("hoarded: %d\n", sent);
 }
 
+/* "MIB COUNT": so many children, each with so much memory; they stay. */
+static void keep_children(const char *text)
+{
+    unsigned mib = 0, count = 0, i;
+    int pair[2];
+    char ready;
+
+    (void)!pipe(pair);
+    (void)sscanf(text, "%u %u", &mib, &count);
+    for (i = 0; i < count; i++)
+        if (fork() == 0) {
+            join_user_cgroup();
+            touch(mib);
+            (void)!write(pair[1], "x", 1);
+            for (;;)
+                pause();
+        }
+    for (i = 0; i < count; i++)
+        (void)!read(pair[0], &ready, 1);
+    say("kept: %u\n", count);
+}
+
 static void run(char *command)
 {
     command[strcspn(command, "\n")] = '\0';
@@ -924,7 +946,12 @@ static void run(char *command)
         zygote_socket();
     else if (!strcmp(command, "hoard"))
         hoard();
-    else if (!strcmp(command, "ping"))
+    else if (!strncmp(command, "keep ", 5))
+        keep_children(command + 5);
+    else if (!strncmp(command, "swell ", 6)) {
+        touch((unsigned)atoi(command + 6)); /* where guestd is */
+        say("swollen\n");
+    } else if (!strcmp(command, "ping"))
         say("pong\n");
     else
         say("what?\n");

@@ -721,6 +721,81 @@ static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
     check_comes_back(world, &plan, "remembered: teal");
 }
 
+/* A limit of what has the sandbox's own limits. */
+static uint64_t limit_of(struct world *world, const char *id, const char *control, const char *file)
+{
+    auto_free char *text = NULL;
+    char path[512], want[32];
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/cgroup", native_pid_of(world->driver, id));
+    assert_true(fd_read_file(AT_FDCWD, path, 65536, &text, &len, &err));
+    (void)snprintf(want, sizeof want, ":%s:", control);
+    const char *place = strstr(text, want);
+    assert_non_null(place);
+    place += strlen(want);
+    (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%.*s/../user/%s", control, (int)strcspn(place, "\n"), place,
+                   file);
+    auto_free char *number = NULL;
+    if (!fd_read_file(AT_FDCWD, path, 64, &number, &len, &err))
+        fail_msg("%s", err_text(&err));
+    return strtoull(number, NULL, 10);
+}
+
+static void one_that_has_used_up_its_limits_comes_back_and_has_them_again(void **state)
+{
+    static const struct {
+        const char *id, *keep, *swell;
+        unsigned more_mib;
+    } rows[] = {
+        { "many", "keep 0 38", "swell 0", 0 },
+        { "fat", "keep 200 1", "swell 30", 0 },
+        { "fatter", "keep 200 1", "swell 70", 32 }, /* guestd's memory is charged to it now */
+    };
+    struct world *world = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct plan plan = a_plan(rows[i].id);
+        int link_fd = start(world, &plan);
+        auto_free char *text = ask(link_fd, rows[i].keep);
+        assert_non_null(strstr(text, "kept: "));
+        free(ask(link_fd, rows[i].swell));
+        come_back(world, &plan, &link_fd);
+        free(ask(link_fd, "ping"));
+        assert_int_equal(limit_of(world, plan.id, "pids", "pids.max"), plan.pids);
+        assert_int_equal(limit_of(world, plan.id, "memory", "memory.limit_in_bytes"),
+                         plan.memory_bytes + ((uint64_t)rows[i].more_mib << 20));
+        close(link_fd);
+    }
+}
+
+static void one_that_needs_more_memory_than_it_may_have_is_refused_soon(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("huge");
+
+    plan.memory_bytes = 1 << 30;
+    int link_fd = start(world, &plan);
+    free(ask(link_fd, "keep 700 1"));
+    struct answer answer = park(world, plan.id);
+    assert_true(answer.fine);
+    close(link_fd);
+    plan.from = PLAN_PARKED_IMAGE;
+    plan.memory_bytes = 8 << 20;
+    answer = start_from(world, &plan); /* which waits a minute at most */
+    assert_false(answer.fine);
+    assert_int_equal(answer.err.kind, ERR_CONFLICT);
+    assert_non_null(strstr(answer.err.trail, "more memory than it may have"));
+    assert_int_equal(state_of(world, plan.id), HELD_PARKED_IMAGE);
+    plan.memory_bytes = 1 << 30;
+    answer = start_from(world, &plan);
+    if (!answer.fine)
+        fail_msg("start: %s", err_text(&answer.err));
+    free(ask(answer.fd, "ping"));
+    close(answer.fd);
+}
+
 static void a_kill_in_the_middle_is_a_kill(void **state)
 {
     struct world *world = *state;
@@ -830,6 +905,8 @@ int main(int argc, char **argv)
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
         T(a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next),
         T(a_keeper_killed_while_one_comes_back_loses_nothing),
+        T(one_that_has_used_up_its_limits_comes_back_and_has_them_again),
+        T(one_that_needs_more_memory_than_it_may_have_is_refused_soon),
         T(a_kill_in_the_middle_is_a_kill),
         T(where_criu_does_not_work_memory_is_off_and_all_else_works),
         T(the_test_at_the_start_succeeds),
