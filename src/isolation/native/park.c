@@ -84,7 +84,9 @@ static bool sync_and_mark(struct helper_voice *voice, void *context, struct err 
     (void)voice;
     if (syncfs(park->sandbox_fd) < 0)
         return err_sys(err, "sync the files of sandbox %s", park->box->id);
-    return park->only_syncs || state_replace(park->sandbox_fd, &park->record, err);
+    /* In this order: what the mark is for, that the record says running and the image before this is gone, is on disk now. */
+    return park->only_syncs ||
+           (state_unmark_resumed(park->sandbox_fd, err) && state_replace(park->sandbox_fd, &park->record, err));
 }
 
 static bool start_helper(struct park *park, bool only_syncs,

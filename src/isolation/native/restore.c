@@ -4,6 +4,7 @@
  *            handovers
  *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
  *            limits are wider for now, since guestd and CRIU are in there too; writes down the slot's ids in place of those of the image; runs CRIU
+ *            Before that it marks what was parked as resumed (state.h), and waits for the disk
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
  *   helper   moves pid 1 into the `guestd` leaf, sets the sandbox's own limits, and says its number
@@ -432,6 +433,12 @@ static bool run(const struct restore *restore, struct criu_args *args, uint64_t 
     return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
 }
 
+static bool mark(const struct restore *restore, struct err *err)
+{
+    return restore->plan.from != PLAN_PARKED_IMAGE ||
+           state_mark_resumed(restore->sandbox_fd, restore->box->native->boot_id, true, err);
+}
+
 static bool work(struct helper_voice *voice, void *context, struct err *err)
 {
     const struct restore *restore = context;
@@ -443,11 +450,14 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
 
-    if (!enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
+    if (!mark(restore, err) || !enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
         return false;
     criu_args_init(&args);
     bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
     criu_args_done(&args);
+    struct err ignored; /* then its image is not used in the next boot, which is safe */
+    if (!fine && !pid)  /* nothing of it has run */
+        (void)!state_unmark_resumed(restore->sandbox_fd, &ignored);
     helper_figure(voice, FIGURE_PID, pid);
     helper_figure(voice, FIGURE_MEMORY, memory_bytes);
     return fine;
@@ -657,6 +667,7 @@ static bool start_helper(struct restore *restore, struct err *err)
     give(&job, native->memory.tools_fd);
     give(&job, native->guestd_fd);
     give(&job, native->enter_fd);
+    give(&job, restore->sandbox_fd);
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
     give(&job, restore->devices_fd);

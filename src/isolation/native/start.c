@@ -139,6 +139,8 @@ static bool open_record(struct start *start, struct err *err)
         return false;
     if (!same_layers(&start->state, start->plan))
         return err_set(err, ERR_INVALID, "the plan has other layers than the parked sandbox %s", start->box->id);
+    if (start->plan->from == PLAN_PARKED_IMAGE && !state_check_resumed(start->sandbox_fd, native->boot_id, err))
+        return false;
     /* An earlier start may have been cut short. */
     return trash_add(native->trash, start->sandbox_fd, "work", err) && handover_forget(start->sandbox_fd, err);
 }
@@ -403,9 +405,15 @@ static bool start_await(struct start *start, struct err *err)
     return true;
 }
 
-/* From here on it is one that runs, and what the last keeper or a power cut leaves of it is swept. */
+/*
+ * From here on it is one that runs, and what the last keeper leaves of it is swept. A power cut in the next seconds may
+ * leave a record that says parked: then the files are what it leaves of any, and an image is not used (the mark).
+ */
 static bool start_settle(struct start *start, struct err *err)
 {
+    if (start->box->keep == HELD_PARKED_IMAGE &&
+        !state_mark_resumed(start->sandbox_fd, start->native->boot_id, false, err))
+        return false;
     start->state.held = HELD_RUNNING;
     if (start->plan->from != PLAN_NEW && !state_write(start->state_fd, &start->state, err))
         return false;

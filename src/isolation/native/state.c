@@ -1,5 +1,6 @@
 #include "isolation/native/state.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -128,6 +129,39 @@ bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struc
     for (uint32_t i = 0; i < state.layer_count; i++)
         use(context, state.layers[i]);
     return state.layer_count || err_set(err, ERR_NOT_FOUND, "its state names no layers");
+}
+
+#define RESUMED "resumed"
+
+bool state_mark_resumed(int sandbox_fd, const char *boot_id, bool waits, struct err *err)
+{
+    size_t len = strlen(boot_id);
+
+    if (waits)
+        return fd_replace_file(sandbox_fd, RESUMED, str_of(boot_id, len), 0600, err);
+    auto_close int fd = openat(sandbox_fd, RESUMED, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, boot_id, len) != (ssize_t)len)
+        return err_sys(err, "write " RESUMED);
+    return true;
+}
+
+bool state_unmark_resumed(int sandbox_fd, struct err *err)
+{
+    return unlinkat(sandbox_fd, RESUMED, 0) == 0 || errno == ENOENT || err_sys(err, "remove " RESUMED);
+}
+
+bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(sandbox_fd, RESUMED, BOOT_ID_BYTES, &text, &len, err))
+        return err->sys == ENOENT;
+    /* One that a power cut has left empty is of another boot too. */
+    return str_eq(str_of(text, len), str_from(boot_id)) ||
+           err_set(err, ERR_CONFLICT,
+                   "the machine went down after it had been resumed, so its files are newer than its saved memory; it "
+                   "can be started from its files (on_resume='reboot')");
 }
 
 bool state_start_time(struct str stat_line, uint64_t *out_ticks)

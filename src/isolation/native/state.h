@@ -50,6 +50,17 @@ bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;
 /* ERR_NOT_FOUND when there are none: an older version wrote the record. */
 bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err) must_use;
 
+/*
+ * The mark of a sandbox that runs on from what was parked: the boot it does so in. Its record says that too, and its image
+ * goes, but all of this is on disk some time later than what it writes. So if the machine goes down in between, this tells
+ * that the files are newer than the image. Made before the sandbox runs (waits for the disk), or just after its start if it
+ * does so without its image; gone when it is parked again.
+ */
+bool state_mark_resumed(int sandbox_fd, const char *boot_id, bool waits, struct err *err) must_use;
+bool state_unmark_resumed(int sandbox_fd, struct err *err) must_use;
+/* False (ERR_CONFLICT) if that was in another boot: its image must not be used. */
+bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err) must_use;
+
 /* Field 22, which together with the pid names a process for as long as the machine is up. */
 bool state_start_time(struct str stat_line, uint64_t *out_ticks) must_use;
 bool state_process_start_time(pid_t pid, uint64_t *out_ticks, struct err *err) must_use;

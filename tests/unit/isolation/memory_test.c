@@ -567,6 +567,14 @@ static void what_is_debugged_is_not_parked_and_goes_on(void **state)
     close(link_fd);
 }
 
+static bool has_mark(struct world *world, const char *id)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "sandboxes/%s/resumed", id);
+    return faccessat(world->data_fd, path, F_OK, 0) == 0;
+}
+
 static void a_damaged_image_does_not_come_back_and_stays_parked(void **state)
 {
     struct world *world = *state;
@@ -585,6 +593,7 @@ static void a_damaged_image_does_not_come_back_and_stays_parked(void **state)
     for (int i = 0; i < 100 && state_of(world, "damaged") != HELD_PARKED_IMAGE; i++)
         turn_for(world->loop, 20);
     assert_int_equal(state_of(world, "damaged"), HELD_PARKED_IMAGE);
+    assert_false(has_mark(world, "damaged")); /* nothing of it has run */
     turn_for(world->loop, 100);
     plan.from = PLAN_PARKED; /* a reboot is still possible */
     auto_close int again = start(world, &plan);
@@ -719,6 +728,51 @@ static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
         await_parked(world, "cut");
     }
     check_comes_back(world, &plan, "remembered: teal");
+}
+
+static void write_mark(struct world *world, const char *id, const char *boot_id)
+{
+    char path[128];
+    size_t len = strlen(boot_id);
+
+    (void)snprintf(path, sizeof path, "sandboxes/%s/resumed", id);
+    auto_close int fd = openat(world->data_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && write(fd, boot_id, len) == (ssize_t)len);
+}
+
+static void an_image_that_was_resumed_before_the_machine_went_down_is_refused(void **state)
+{
+    static const char *const marks[] = { "7b0a4d2c-9f1e-4c3b-8a67-000000000000", "" }; /* the second was cut short */
+    struct world *world = *state;
+    struct plan plan = a_plan("newer");
+    struct answer answer;
+
+    park_with_colour(world, &plan, "olive");
+    assert_false(has_mark(world, "newer"));
+    check_comes_back(world, &plan, "remembered: olive");
+    assert_true(has_mark(world, "newer"));
+    answer = park(world, "newer");
+    assert_true(answer.fine);
+    assert_false(has_mark(world, "newer"));
+    for (size_t i = 0; i < COUNT_OF(marks); i++) {
+        write_mark(world, "newer",
+                   marks[i]); /* as if it had been resumed, and nothing else of that had come to the disk */
+        driver_free(world->driver);
+        new_driver(world);
+        answer = start_from(world, &plan);
+        assert_false(answer.fine);
+        assert_int_equal(answer.err.kind, ERR_CONFLICT);
+        assert_non_null(strstr(answer.err.message, "files are newer"));
+        assert_int_equal(state_of(world, "newer"), HELD_PARKED_IMAGE);
+    }
+    plan.from = PLAN_PARKED;
+    int link_fd = start(world, &plan);
+    assert_true(has_mark(world, "newer"));
+    free(ask(link_fd, "remember lime"));
+    come_back(world, &plan, &link_fd);
+    auto_free char *text = ask(link_fd, "recall");
+    check_has(text, "remembered: lime");
+    close(link_fd);
 }
 
 /* A limit of what has the sandbox's own limits. */
@@ -905,6 +959,7 @@ int main(int argc, char **argv)
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
         T(a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next),
         T(a_keeper_killed_while_one_comes_back_loses_nothing),
+        T(an_image_that_was_resumed_before_the_machine_went_down_is_refused),
         T(one_that_has_used_up_its_limits_comes_back_and_has_them_again),
         T(one_that_needs_more_memory_than_it_may_have_is_refused_soon),
         T(a_kill_in_the_middle_is_a_kill),
