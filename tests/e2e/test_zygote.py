@@ -440,3 +440,32 @@ def test_an_orderly_end_leaves_no_zygote_and_no_cgroup_of_one(own_server):
     data = os.stat(own_server.data)
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
     assert not [d for d, _, _ in os.walk("/sys/fs/cgroup") if f"/{own}/zygote" in d]
+
+
+# ---- copies ----
+
+
+def test_a_copy_goes_on_with_the_programs_that_its_interpreter_has(server, made):
+    """Programs inside may replace a file that an interpreter from outside has mapped, as an upgrade does."""
+    box = a_box_with_forks()
+    made.append(box.sandbox_id)
+    answer = server.api("POST", f"/sandboxes/{box.sandbox_id}/snapshots", {})
+    if answer.status == 503:
+        pytest.skip(f"no images of processes on this machine: {answer.json['message']}")
+    Sandbox.delete_snapshot(answer.json["snapshotID"])
+    text(box, "kept = 41")
+    size_of = "stat -c %s $(readlink -f $(which python3))"
+    box.commands.run("cp /bin/true /tmp/new && mv /tmp/new $(readlink -f $(which python3))", user="root")
+    size = box.commands.run(size_of).stdout
+    for _ in range(2):  # the second is a copy of a copy
+        [copy] = server.api("POST", f"/sandboxes/{box.sandbox_id}/fork", {}).json
+        box = Sandbox.connect(copy["sandbox"]["sandboxID"])
+        made.append(box.sandbox_id)
+        assert text(box, "kept + 1") == "42" and is_fork(box)
+        assert box.commands.run(size_of).stdout == size
+    snapshot = server.api("POST", f"/sandboxes/{box.sandbox_id}/snapshots", {}).json["snapshotID"]
+    box = Sandbox.create(snapshot, timeout=120)
+    made.append(box.sandbox_id)
+    assert text(box, "kept + 2") == "43"
+    box.kill()
+    Sandbox.delete_snapshot(snapshot)

@@ -51,7 +51,7 @@ struct checkpoint {
     struct helper *helper;
     int dir_fd, freezer_fd, image_fd;
     int alive_fd, life_fd; /* a pipe: life_fd is the helper's and CRIU's */
-    uint32_t owner;
+    uint32_t owner, layer_count;
     uint64_t used_bytes; /* what its cgroup says: with the files in memory, without what it shares with a zygote */
     checkpoint_fn *done; /* NULL: was called */
     void *context;
@@ -166,6 +166,8 @@ static bool take_file(struct look *look, int fd, const char *path, uint64_t moun
         link[len] = '\0';
         if (fs.f_type == OVERLAYFS_SUPER_MAGIC) {
             part.from = IMAGE_FILE;
+            part.size = (uint64_t)st.st_size;
+            part.changed_ns = image_changed_ns(&st);
             part.path = link;
         } else if (strcmp(link, "/" NATIVE_ENTER) == 0) {
             part.from = IMAGE_ENTER; /* perhaps of an earlier keeper, in another file system of that kind */
@@ -402,7 +404,8 @@ static bool copy_boot_id(pid_t pid, struct err *err)
 static bool work(struct helper_voice *voice, void *context, struct err *err)
 {
     struct checkpoint *checkpoint = context;
-    auto_image struct image image = { .origin = checkpoint->box->native->memory.origin };
+    auto_image struct image image = { .origin = checkpoint->box->native->memory.origin,
+                                      .layer_count = checkpoint->layer_count };
     const struct criu_room room = { .tools_fd = checkpoint->box->native->memory.tools_fd,
                                     .image_fd = checkpoint->image_fd,
                                     .freezer_fd = checkpoint->freezer_fd,
@@ -559,7 +562,7 @@ static bool open_all(struct checkpoint *checkpoint, int dir_fd, struct err *err)
     return cgroup_open_freezer(native->cgroups, checkpoint->box->id, &checkpoint->freezer_fd, err);
 }
 
-static bool read_owner(struct checkpoint *checkpoint, struct err *err)
+static bool read_record(struct checkpoint *checkpoint, struct err *err)
 {
     struct state *state = NEW(struct state);
     auto_close int fd =
@@ -567,6 +570,7 @@ static bool read_owner(struct checkpoint *checkpoint, struct err *err)
     bool fine = fd < 0 ? err_sys(err, "open the sandbox's directory") : state_read(fd, state, err);
 
     checkpoint->owner = state->owner;
+    checkpoint->layer_count = state->layer_count;
     free(state);
     return fine;
 }
@@ -586,7 +590,7 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
                                        .done = done,
                                        .context = context };
     if (usage_read(native->cgroups, box->id, box->pid, &usage, err) && open_all(checkpoint, dir_fd, err) &&
-        read_owner(checkpoint, err)) {
+        read_record(checkpoint, err)) {
         checkpoint->used_bytes = usage.memory_used_bytes;
         const struct helper_job job = { .work = work,
                                         .runs_criu = true,

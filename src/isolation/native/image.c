@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 
-#define FIRST_LINE "cloister-image 1"
+#define FIRST_LINE "cloister-image 2"
 
 static const char *const from_name[IMAGE_FROM_COUNT] = { "mount", "guestd", "cgroup", "file", "enter", "socket" };
 
@@ -65,14 +65,20 @@ bool image_has_file(const struct image *image, uint64_t mount_id, uint64_t inode
     return false;
 }
 
+uint64_t image_changed_ns(const struct stat *st)
+{
+    return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec; /* wraps for times before 1970 */
+}
+
 void image_print(struct buf *out, const struct image *image)
 {
-    buf_format(out, FIRST_LINE "\nkernel %s\ncpu %s\nprogram %s\ncriu %s\n", image->origin.kernel, image->origin.cpu,
-               image->origin.guestd, image->origin.criu);
+    buf_format(out, FIRST_LINE "\nkernel %s\ncpu %s\nprogram %s\ncriu %s\nlayers %" PRIu32 "\n", image->origin.kernel,
+               image->origin.cpu, image->origin.guestd, image->origin.criu, image->layer_count);
     for (size_t i = 0; i < image->count; i++) {
         const struct image_part *part = &image->parts[i];
-        buf_format(out, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %s %s\n", from_name[part->from], part->mount_id,
-                   part->inode, part->number, part->where ? part->where : "-", part->path ? part->path : "-");
+        buf_format(out, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s %s\n", from_name[part->from],
+                   part->mount_id, part->inode, part->number, part->size, part->changed_ns,
+                   part->where ? part->where : "-", part->path ? part->path : "-");
     }
 }
 
@@ -86,6 +92,18 @@ static bool cut_text(struct str *text, struct str name, char room[IMAGE_TEXT_BYT
         memcpy(room, line.at, line.len);
     room[line.len] = '\0';
     return strlen(room) == line.len;
+}
+
+static bool cut_layers(struct str *text, uint32_t *out)
+{
+    struct str line;
+    uint64_t count;
+
+    if (!text->len || !str_cut(text, '\n', &line) || !str_skip(&line, STR("layers ")) ||
+        !str_to_u64(line, LIMIT_LAYERS, &count))
+        return false;
+    *out = (uint32_t)count;
+    return true;
 }
 
 static bool cut_number(struct str *line, uint64_t *out)
@@ -129,8 +147,9 @@ static bool parse_part(struct str line, struct image *out, struct err *err)
             if (str_eq(name, str_from(from_name[i])))
                 part.from = (enum image_from)i;
     if (part.from == IMAGE_FROM_COUNT || !cut_number(&line, &part.mount_id) || !cut_number(&line, &part.inode) ||
-        !cut_number(&line, &part.number) || !str_cut(&line, ' ', &word) || !cut_path(word, where, &part.where) ||
-        !cut_path(line, path, &part.path) || !part_ok(&part))
+        !cut_number(&line, &part.number) || !cut_number(&line, &part.size) || !cut_number(&line, &part.changed_ns) ||
+        !str_cut(&line, ' ', &word) || !cut_path(word, where, &part.where) || !cut_path(line, path, &part.path) ||
+        !part_ok(&part))
         return err_set(err, ERR_INVALID, "the image is damaged");
     return image_add(out, &part, err);
 }
@@ -142,7 +161,8 @@ bool image_parse(struct str text, struct image *out, struct err *err)
 
     if (!text.len || !str_cut(&text, '\n', &line) || !str_eq(line, STR(FIRST_LINE)) ||
         !cut_text(&text, STR("kernel "), image.origin.kernel) || !cut_text(&text, STR("cpu "), image.origin.cpu) ||
-        !cut_text(&text, STR("program "), image.origin.guestd) || !cut_text(&text, STR("criu "), image.origin.criu))
+        !cut_text(&text, STR("program "), image.origin.guestd) || !cut_text(&text, STR("criu "), image.origin.criu) ||
+        !cut_layers(&text, &image.layer_count))
         return err_set(err, ERR_INVALID, "the image is damaged, or of another version of Cloister");
     while (text.len && str_cut(&text, '\n', &line))
         if (!parse_part(line, &image, err))

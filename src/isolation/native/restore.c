@@ -47,6 +47,7 @@
 #include "isolation/native/handover.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/image.h"
+#include "isolation/native/snapshot.h"
 
 enum { CRIU_MAGIC_BYTES = 8, USERNS_NAME_BYTES = 64 };
 
@@ -65,8 +66,9 @@ struct restore {
     struct box *box;
     struct plan plan;
     struct helper *helper;
-    int sandbox_fd, image_fd, root_fd, devices_fd, files_fd, handover_fd, userns_fd;
+    int sandbox_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
+    int files_fds[LIMIT_LAYERS]; /* [n]: a root of the n + 1 lowest layers; -1: none */
     size_t above_count, user_count, guestd_count;
     struct cgroup_reins reins;
     uint32_t uid_base;
@@ -181,20 +183,42 @@ static bool inherit(struct criu_args *args, int fd, const char *name, struct err
     return true;
 }
 
-/* From the layers alone: the sandbox's own upper may have another file of this name. */
-static int open_file(const struct restore *restore, const char *path, struct err *err)
+static bool is_same_file(int fd, const struct image_part *part)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == part->size &&
+           image_changed_ns(&st) == part->changed_ns;
+}
+
+/*
+ * From the layers alone: the sandbox's own upper may have another file of this name. So may the layer of a snapshot, which
+ * has the upper that there was. The interpreter came in under the layers that the sandbox had when the image was made, or,
+ * if that was restored itself, under fewer. (A merge has put some into one: then they are fewer than they were.)
+ */
+static int open_file(const struct restore *restore, const struct image *image, const struct image_part *part,
+                     struct err *err)
 {
     const struct open_how how = { .flags = O_RDONLY,
                                   .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
-    int fd = (int)syscall(SYS_openat2, restore->files_fd, path + 1, &how, sizeof how);
 
-    if (fd < 0)
-        (void)err_sys(err, "open %s of the template", path);
-    return fd;
+    for (uint32_t i = MIN(image->layer_count, restore->plan.layer_count); i-- > 0;) {
+        if (restore->files_fds[i] < 0)
+            continue;
+        int fd = (int)syscall(SYS_openat2, restore->files_fds[i], part->path + 1, &how, sizeof how);
+        if (fd >= 0 && is_same_file(fd, part))
+            return fd;
+        fd_close(&fd);
+    }
+    (void)err_set(err, ERR_CONFLICT,
+                  "a program of its memory is gone or has changed; it can be started from its files "
+                  "(on_resume='reboot')");
+    (void)err_wrap(err, "%s of the template", part->path);
+    return -1;
 }
 
-static bool add_part(const struct restore *restore, struct criu_args *args, const struct image_part *part,
-                     struct err *err)
+static bool add_part(const struct restore *restore, struct criu_args *args, const struct image *image,
+                     const struct image_part *part, struct err *err)
 {
     char name[64];
     int fd;
@@ -225,7 +249,7 @@ static bool add_part(const struct restore *restore, struct criu_args *args, cons
                            "files (on_resume='reboot')");
         return inherit(args, restore->user_fds[part->number], name, err);
     }
-    fd = open_file(restore, part->path, err);
+    fd = open_file(restore, image, part, err);
     return fd >= 0 && inherit(args, fd, name, err);
 }
 
@@ -258,7 +282,7 @@ static bool add_args(const struct restore *restore, struct criu_args *args, cons
     criu_arg(args, "--ghost-limit");
     criu_arg(args, "%d", LIMIT_GHOST_BYTES);
     for (size_t i = 0; i < image->count; i++)
-        if (!add_part(restore, args, &image->parts[i], err))
+        if (!add_part(restore, args, image, &image->parts[i], err))
             return false;
     return true;
 }
@@ -478,7 +502,7 @@ static void restore_free(struct restore *restore)
     fd_close(&restore->image_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
-    fd_close(&restore->files_fd);
+    close_all(restore->files_fds, LIMIT_LAYERS);
     fd_close(&restore->handover_fd);
     fd_close(&restore->userns_fd);
     close_all(restore->above_fds, restore->above_count);
@@ -629,6 +653,21 @@ static const char *read_boot_id(const struct restore *restore, char room[IMAGE_B
     return room;
 }
 
+/* Roots of all its layers, and of those below each one that a snapshot has made. */
+static bool make_files(struct restore *restore, const struct mounts_ids *ids, struct err *err)
+{
+    struct native *native = restore->box->native;
+    struct plan below = restore->plan;
+
+    for (bool is_last = false; !is_last; below.layer_count--) {
+        uint32_t top = below.layer_count - 1;
+        if (!mounts_zygote(&native->mounts, native->layers_fd, &below, ids, &restore->files_fds[top], err))
+            return false;
+        is_last = top == 0 || !snapshot_made_layer(native->layers_fd, below.layers[top]);
+    }
+    return true;
+}
+
 static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -644,7 +683,7 @@ static bool make_ground(struct restore *restore, struct err *err)
         return false;
     const struct mounts_ids ids = { .userns_fd = restore->userns_fd, .uid_base = restore->uid_base };
     if (!mounts_overlay(&native->mounts, native->layers_fd, restore->sandbox_fd, plan, &ids, &restore->root_fd, err) ||
-        !mounts_zygote(&native->mounts, native->layers_fd, plan, &ids, &restore->files_fd, err) ||
+        !make_files(restore, &ids, err) ||
         !mounts_devices(&ids, read_boot_id(restore, boot_id), &restore->devices_fd, err))
         return false;
     restore->handover_fd = handover_listen_here(restore->sandbox_fd, err);
@@ -671,7 +710,8 @@ static bool start_helper(struct restore *restore, struct err *err)
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
     give(&job, restore->devices_fd);
-    give(&job, restore->files_fd);
+    for (size_t i = 0; i < COUNT_OF(restore->files_fds); i++)
+        give(&job, restore->files_fds[i]);
     give(&job, restore->handover_fd);
     for (size_t i = 0; i < restore->above_count; i++)
         give(&job, restore->above_fds[i]);
@@ -686,7 +726,7 @@ static bool start_helper(struct restore *restore, struct err *err)
     /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
-    fd_close(&restore->files_fd);
+    close_all(restore->files_fds, LIMIT_LAYERS);
     return restore->helper != NULL;
 }
 
@@ -700,13 +740,14 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .image_fd = fcntl(from->image_fd, F_DUPFD_CLOEXEC, 3),
                                  .root_fd = -1,
                                  .devices_fd = -1,
-                                 .files_fd = -1,
                                  .handover_fd = -1,
                                  .userns_fd = -1,
                                  .reins = { .events_fd = -1 },
                                  .uid_base = box->native->uid_base + box->slot * NATIVE_UIDS,
                                  .done = done,
                                  .context = context };
+    for (size_t i = 0; i < COUNT_OF(restore->files_fds); i++)
+        restore->files_fds[i] = -1;
     box->restore = restore;
     begin_generation();
     if (restore->sandbox_fd >= 0 && restore->image_fd >= 0 ? make_ground(restore, err) && start_helper(restore, err)

@@ -4,16 +4,20 @@
 
 static struct image an_image(void)
 {
-    struct image image = { .origin = { "6.1 x86_64", "abc AMD", "0123", "4.2.1" } };
+    struct image image = { .origin = { "6.1 x86_64", "abc AMD", "0123", "4.2.1" }, .layer_count = 3 };
     struct err err;
 
     assert_true(image_add(&image, &(struct image_part){ .from = IMAGE_SOCKET, .number = 7 }, &err));
     assert_true(image_add(
         &image, &(struct image_part){ .from = IMAGE_MOUNT, .where = (char *)"/dev", .path = (char *)"/" }, &err));
-    assert_true(image_add(
-        &image,
-        &(struct image_part){ .from = IMAGE_FILE, .mount_id = 76, .inode = 42, .path = (char *)"/usr/bin/python3" },
-        &err));
+    assert_true(image_add(&image,
+                          &(struct image_part){ .from = IMAGE_FILE,
+                                                .mount_id = 76,
+                                                .inode = 42,
+                                                .size = 9,
+                                                .changed_ns = UINT64_MAX,
+                                                .path = (char *)"/usr/bin/python3" },
+                          &err));
     assert_true(
         image_add(&image, &(struct image_part){ .from = IMAGE_CGROUP, .mount_id = 5, .inode = 6, .number = 2 }, &err));
     return image;
@@ -29,6 +33,9 @@ static void what_is_printed_parses_to_the_same(void **state)
     image_print(&text, &image);
     assert_true(image_parse(buf_str(&text), &again, &err));
     assert_int_equal(again.count, 4);
+    assert_int_equal(again.layer_count, 3);
+    assert_int_equal(again.parts[2].size, 9);
+    assert_true(again.parts[2].changed_ns == UINT64_MAX);
     assert_string_equal(again.parts[2].path, "/usr/bin/python3");
     assert_true(image_has_file(&again, 76, 42));
     assert_false(image_has_file(&again, 76, 43));
@@ -56,12 +63,15 @@ static void damaged_text_is_refused(void **state)
     (void)state;
     static const char *const texts[] = {
         "",
-        "cloister-image 2\n",
-        "cloister-image 1\nkernel a\ncpu b\nprogram c\n",
-        "cloister-image 1\nkernel a\ncpu b\nprogram c\ncriu d\nwhat 1 2 3 - -\n",
-        "cloister-image 1\nkernel a\ncpu b\nprogram c\ncriu d\nfile 1 2 3 - -\n",
-        "cloister-image 1\nkernel a\ncpu b\nprogram c\ncriu d\nguestd 1 2 x - -\n",
-        "cloister-image 1\nkernel a\ncpu b\nprogram c\ncriu d\nmount 0 0 0 /dev\n",
+        "cloister-image 9\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 33\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nguestd 1 2 3 - -\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nwhat 1 2 3 4 5 - -\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nfile 1 2 3 4 5 - -\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nguestd 1 2 x 4 5 - -\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nmount 0 0 0 0 0 /dev\n",
     };
     auto_image struct image image = { 0 };
     struct err err;
