@@ -67,6 +67,7 @@ struct restore {
     struct plan plan;
     struct helper *helper;
     int sandbox_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
+    int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
     int files_fds[LIMIT_LAYERS]; /* [n]: a root of the n + 1 lowest layers; -1: none */
     size_t above_count, user_count, guestd_count;
@@ -239,9 +240,9 @@ static bool add_part(const struct restore *restore, struct criu_args *args, cons
      */
     (void)snprintf(name, sizeof name, "ile[%" PRIx64 ":%" PRIx64 "]", part->mount_id, part->inode);
     if (part->from == IMAGE_GUESTD)
-        return inherit(args, restore->box->native->guestd_fd, name, err);
+        return inherit(args, restore->program_fd, name, err);
     if (part->from == IMAGE_ENTER)
-        return inherit(args, restore->box->native->enter_fd, name, err);
+        return inherit(args, restore->enter_fd, name, err);
     if (part->from == IMAGE_CGROUP) {
         if (part->number >= restore->user_count)
             return err_set(err, ERR_CONFLICT,
@@ -502,6 +503,8 @@ static void restore_free(struct restore *restore)
     fd_close(&restore->image_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
+    fd_close(&restore->program_fd);
+    fd_close(&restore->enter_fd);
     close_all(restore->files_fds, LIMIT_LAYERS);
     fd_close(&restore->handover_fd);
     fd_close(&restore->userns_fd);
@@ -668,6 +671,16 @@ static bool make_files(struct restore *restore, const struct mounts_ids *ids, st
     return true;
 }
 
+/* With an offset, flags and locks of its own: a guest may have it open, and must not share these with anybody. */
+static bool open_again(int fd, int *out_fd, struct err *err)
+{
+    char path[40];
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+    return *out_fd >= 0 || err_sys(err, "open guestd's program");
+}
+
 static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -685,6 +698,9 @@ static bool make_ground(struct restore *restore, struct err *err)
     if (!mounts_overlay(&native->mounts, native->layers_fd, restore->sandbox_fd, plan, &ids, &restore->root_fd, err) ||
         !make_files(restore, &ids, err) ||
         !mounts_devices(&ids, read_boot_id(restore, boot_id), &restore->devices_fd, err))
+        return false;
+    if (!open_again(native->guestd_fd, &restore->program_fd, err) ||
+        !open_again(native->enter_fd, &restore->enter_fd, err))
         return false;
     restore->handover_fd = handover_listen_here(restore->sandbox_fd, err);
     return restore->handover_fd >= 0;
@@ -704,8 +720,8 @@ static bool start_helper(struct restore *restore, struct err *err)
     };
 
     give(&job, native->memory.tools_fd);
-    give(&job, native->guestd_fd);
-    give(&job, native->enter_fd);
+    give(&job, restore->program_fd);
+    give(&job, restore->enter_fd);
     give(&job, restore->sandbox_fd);
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
@@ -726,6 +742,8 @@ static bool start_helper(struct restore *restore, struct err *err)
     /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
+    fd_close(&restore->program_fd);
+    fd_close(&restore->enter_fd);
     close_all(restore->files_fds, LIMIT_LAYERS);
     return restore->helper != NULL;
 }
@@ -740,6 +758,8 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .image_fd = fcntl(from->image_fd, F_DUPFD_CLOEXEC, 3),
                                  .root_fd = -1,
                                  .devices_fd = -1,
+                                 .program_fd = -1,
+                                 .enter_fd = -1,
                                  .handover_fd = -1,
                                  .userns_fd = -1,
                                  .reins = { .events_fd = -1 },
