@@ -789,7 +789,7 @@ static void past_the_limit_a_create_is_a_429_that_is_not_worth_repeating(void **
     served_start(s);
     served_create(s, "{\"templateID\":\"base\"}");
     struct http_answer answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
-    check_error(s, &answer, 429, "1 sandboxes are running");
+    check_error(s, &answer, 429, "1 sandboxes run or are paused in memory");
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "false");
     assert_null(answer_header(s, &answer, "Retry-After"));
     assert_int_equal(rig_rows(&s->rig), 1);
