@@ -98,6 +98,8 @@
 #define LIMIT_IMAGE_FILE_BYTES (UINT64_C(64) << 30)      /* one file in it: of the memory of one process */
 #define LIMIT_GHOST_BYTES (200 << 20)  /* a file that is deleted and still open, which goes into the image */
 #define LIMIT_DUMP_MS 240000           /* to write a sandbox's memory to disk or read it: gigabytes on a slow disk */
+#define LIMIT_COPIES 4                 /* sandboxes that stand still to be copied; others wait and run meanwhile… */
+#define LIMIT_COPIES_PER_TEAM 2        /* …of one team: half of them, because a copy of many files takes minutes */
 #define LIMIT_SNAPSHOT_DEPTH (1 << 20) /* directories below one another; the copy holds 64 bytes for each */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
@@ -123,7 +125,7 @@
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
 #define LIMIT_PAUSES 12                       /* calls that pause, resume or copy sandboxes, of LIMIT_WORKERS… */
-#define LIMIT_PAUSES_PER_KEY 8                /* …of one key… */
+#define LIMIT_PAUSES_PER_KEY 5                /* …of one key: less than half… */
 #define LIMIT_PAUSES_WAITING 1024             /* …and waiting ones of one key */
 #define LIMIT_DUE_PAUSES 6                    /* pauses at deadlines at once, of LIMIT_WORKERS; the others run on… */
 #define LIMIT_DUE_PAUSES_PER_KEY 4            /* …of one key's sandboxes: a sync may take minutes */

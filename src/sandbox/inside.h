@@ -121,6 +121,13 @@ struct sandbox {
     struct loop_task cut_task; /* holds a reference while CONNECTIONS_CUTTING */
 };
 
+/* A team whose sandboxes were written to disk lately (pause.c). */
+struct writer {
+    char team_id[STORE_UUID_BYTES];
+    uint64_t after_ms; /* its next one comes after those of others that were due by then */
+};
+enum { WRITERS = 64 }; /* teams that write in turns; of more, the one that wrote longest ago is taken for new */
+
 struct sandboxes {
     struct sandboxes_config config;
     pthread_mutex_t lock;
@@ -143,6 +150,8 @@ struct sandboxes {
     struct relink *relink;   /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
     struct common_authority *common; /* of sandboxes that need one for mail only (network.c); NULL: mail is off */
+    /* Under the lock. */
+    struct writer writers[WRITERS];
 };
 
 /* ---- state.c ---- */

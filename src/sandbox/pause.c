@@ -7,7 +7,8 @@
  * pausing and the driver holds it parked, which means paused.
  *
  * What is frozen is written to disk behind the pause, one sandbox at a time and after a moment, because a thaw is a
- * hundred times as fast as a restore. If it cannot be written it stays frozen. A resume that comes meanwhile waits.
+ * hundred times as fast as a restore. Teams take turns: what one sandbox has taken, its team waits behind the others.
+ * If it cannot be written it stays frozen. A resume that comes meanwhile waits.
  *
  * A resume: the row says resuming and keeps all that the pause has written; the driver thaws it, or starts it from its
  * files or its image; guestd answers; the row says running. If that fails it is frozen or parked again.
@@ -16,6 +17,7 @@
  * wait for long. So after each step that waits, the worker looks whether the sandbox is still in the state that it has put
  * it in; if not, it leaves the rest to the worker that ends it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -526,6 +528,7 @@ void sandbox_pause_due(struct sandbox *sb)
 
 struct writing {
     struct job job;
+    uint64_t began_ms;
     struct sandbox *sandbox; /* referenced; at_work counts us */
 };
 
@@ -559,6 +562,38 @@ static void writing_free(struct writing *writing)
     free(writing);
 }
 
+/* The team's, or the one that is least needed, which is then the team's. With the lock held. */
+static struct writer *writer_of(struct sandboxes *all, struct str team_id)
+{
+    struct writer *oldest = all->writers;
+
+    for (size_t i = 0; i < COUNT_OF(all->writers); i++) {
+        if (str_eq(str_from(all->writers[i].team_id), team_id))
+            return &all->writers[i];
+        if (all->writers[i].after_ms < oldest->after_ms)
+            oldest = &all->writers[i];
+    }
+    return oldest;
+}
+
+/* A dump that took long, or failed after long, lets the others go first for as long again. With the lock held. */
+static void writer_ran(struct sandboxes *all, struct str team_id, uint64_t began_ms)
+{
+    struct writer *writer = writer_of(all, team_id);
+    uint64_t now_ms = clock_mono_ms();
+
+    (void)snprintf(writer->team_id, sizeof writer->team_id, "%.*s", STR_ARG(team_id));
+    writer->after_ms = now_ms + (now_ms - began_ms);
+}
+
+/* When this one's turn is, compared with others. With the lock held. */
+static uint64_t turn_of(struct sandboxes *all, const struct sandbox *sb)
+{
+    const struct writer *writer = writer_of(all, sb->team_id);
+
+    return str_eq(str_from(writer->team_id), sb->team_id) ? MAX(writer->after_ms, sb->write_ms) : sb->write_ms;
+}
+
 static void writing_is_done(struct job *job)
 {
     struct writing *writing = container_of(job, struct writing, job);
@@ -567,6 +602,7 @@ static void writing_is_done(struct job *job)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         all->writing = NULL;
+        writer_ran(all, writing->sandbox->team_id, writing->began_ms);
     }
     writing_free(writing);
     sandboxes_look(all);
@@ -575,26 +611,28 @@ static void writing_is_done(struct job *job)
 struct writing *writing_take(struct sandboxes *all, uint64_t now_ms, uint64_t *next_ms)
 {
     struct sandbox *sb, *first = NULL;
+    uint64_t first_ms = UINT64_MAX, turn_ms;
 
     if (all->writing || atomic_load(&all->is_stopping))
         return NULL; /* looks again when it is done */
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
         bool wants = sb->state == SANDBOX_PAUSED && sb->has_memory && sb->held == HELD_FROZEN && !sb->stays_frozen &&
                      !sb->exited;
-        if (wants && (!first || sb->write_ms < first->write_ms))
+        if (wants && sb->write_ms > now_ms) {
+            *next_ms = MIN(*next_ms, sb->write_ms);
+        } else if (wants && (turn_ms = turn_of(all, sb)) < first_ms) {
             first = sb;
+            first_ms = turn_ms;
+        }
     }
     if (!first)
         return NULL;
-    if (first->write_ms > now_ms) {
-        *next_ms = MIN(*next_ms, first->write_ms);
-        return NULL;
-    }
     first->is_writing = true;
     first->at_work++;
     all->writing = NEW(struct writing);
-    *all->writing =
-        (struct writing){ .job = { .run = writing_run, .done = writing_is_done }, .sandbox = sandbox_ref(first) };
+    *all->writing = (struct writing){ .job = { .run = writing_run, .done = writing_is_done },
+                                      .began_ms = now_ms,
+                                      .sandbox = sandbox_ref(first) };
     return all->writing;
 }
 

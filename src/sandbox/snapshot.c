@@ -18,6 +18,24 @@ enum { FORKS_AT_ONCE = 4 }; /* of one call: each has a worker, and reads an imag
 
 /* ---- snapshot ---- */
 
+/* May it be copied now, as far as its team is concerned? With the lock held. */
+static bool has_turn(const struct sandbox *sb)
+{
+    const struct sandbox *other;
+    unsigned of_team = 0;
+
+    for (size_t i = 0; (other = map_next(&sb->all->by_id, &i));)
+        of_team += other->state == SANDBOX_SNAPSHOTTING && str_eq(other->team_id, sb->team_id);
+    return of_team < LIMIT_COPIES_PER_TEAM;
+}
+
+static bool await_turn(struct sandbox *sb, const struct timespec *until, struct err *err)
+{
+    return pthread_cond_timedwait(&sb->all->changed, &sb->all->lock, until) == 0 ||
+           err_set(err, ERR_TIMEOUT, "%d sandboxes of the team are being copied, which takes too long",
+                   LIMIT_COPIES_PER_TEAM);
+}
+
 static struct sandbox *begin_snapshot(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
 {
     struct timespec until = mono_after(SANDBOX_TURN_MS);
@@ -28,8 +46,8 @@ static struct sandbox *begin_snapshot(struct sandboxes *all, struct str team_id,
     if (!sb)
         return NULL;
     sandbox_ref(sb);
-    while (ok && sb->state == SANDBOX_SNAPSHOTTING)
-        ok = sandbox_await_change(sb, &until, err);
+    while (ok && (sb->state == SANDBOX_SNAPSHOTTING || (sb->state == SANDBOX_RUNNING && !has_turn(sb))))
+        ok = sb->state == SANDBOX_RUNNING ? await_turn(sb, &until, err) : sandbox_await_change(sb, &until, err);
     if (ok && sb->state != SANDBOX_RUNNING) {
         ok = sandbox_not_running(sb, err);
         err->kind = ERR_CONFLICT;

@@ -32,6 +32,7 @@
 
 #include "base/encode.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/random.h"
@@ -46,7 +47,6 @@
 #define SNAPSHOT_MARK "trusted.cloister.snapshot"
 
 enum {
-    AT_ONCE = 4,        /* copies under way; others wait for their turn, and their sandboxes run meanwhile */
     FROZEN_MS = 120000, /* a sandbox does not stand still for longer: 20 GB on a disk of 170 MB a second */
     HELPER_MS = 600000, /* all of it, with the sync of what was copied */
     DRAFT_BYTES = LAYER_ID_BYTES + 8,
@@ -445,7 +445,7 @@ static void start_waiting(struct native *native)
         running += at->helper != NULL;
         next = at->helper || at->draft_fd >= 0 ? next : at; /* the newest is the first in the list */
     }
-    if (next && running < AT_ONCE && !begin(next, &err))
+    if (next && running < LIMIT_COPIES && !begin(next, &err))
         fail(next, &err);
 }
 

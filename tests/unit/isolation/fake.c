@@ -273,6 +273,8 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
     bool ok = true;
 
     pthread_mutex_lock(&fake->lock);
+    if (call == PAUSE_PARK && fake->pause_calls[call] < COUNT_OF(fake->parked))
+        snprintf(fake->parked[fake->pause_calls[call]], sizeof fake->parked[0], "%s", id);
     fake->pause_calls[call]++;
     fake->at_pause_gate++;
     pthread_cond_broadcast(&fake->changed);

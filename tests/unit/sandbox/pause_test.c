@@ -247,6 +247,35 @@ static void one_that_cannot_be_written_stays_frozen_and_is_not_tried_again(void 
     assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
 }
 
+static void teams_take_turns_at_being_written(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info ours[3], theirs;
+
+    for (size_t i = 0; i < COUNT_OF(ours); i++)
+        ours[i] = make(rig);
+    rig->want.team_id = STR("other");
+    theirs = make(rig);
+    rig->want.team_id = TEAM;
+    rig_stand();
+    shut(rig, BIT(PAUSE_PARK));
+    for (size_t i = 0; i < COUNT_OF(ours); i++) {
+        pause_it(rig, ours[i].id, &with_memory);
+        rig_turn(rig, 10);
+    }
+    MUST(sandbox_pause(rig->all, STR("other"), theirs.id, &with_memory, &err));
+    rig_turn(rig, SANDBOX_WRITE_AFTER_MS);
+    wait_at_pause_gate(rig, 1); /* the first of ours */
+    rig_turn(rig, 10000);
+    shut(rig, 0);
+    for (size_t i = 0; i < COUNT_OF(ours); i++)
+        wait_for_held(rig, ours[i].id, HELD_PARKED_IMAGE);
+    wait_for_held(rig, theirs.id, HELD_PARKED_IMAGE);
+    CHECK_STR(str_from(rig->fake.parked[0]), ours[0].id);
+    CHECK_STR(str_from(rig->fake.parked[1]), theirs.id);
+    assert_int_equal(calls_of(rig, PAUSE_PARK), 4);
+}
+
 static void a_reboot_starts_from_the_files_whether_frozen_or_on_disk(void **state)
 {
     struct rig *rig = *state;
@@ -1340,6 +1369,7 @@ int main(void)
         RUNNING(a_pause_of_files_parks_and_a_resume_starts_with_the_environment),
         RUNNING(what_is_frozen_is_written_to_disk_after_a_moment_and_comes_back_from_there),
         RUNNING(one_that_cannot_be_written_stays_frozen_and_is_not_tried_again),
+        RUNNING(teams_take_turns_at_being_written),
         RUNNING(a_reboot_starts_from_the_files_whether_frozen_or_on_disk),
         RUNNING(a_resume_of_one_that_runs_extends_its_deadline),
         RUNNING(a_second_pause_is_a_conflict_and_of_another_team_none),

@@ -210,6 +210,49 @@ static void begin(struct taker *taker, struct rig *rig, struct str id, void *(*r
     assert_int_equal(pthread_create(&taker->thread, NULL, run, taker), 0);
 }
 
+static void *run_take_of_other(void *argument)
+{
+    struct taker *taker = argument;
+    struct snapshot got;
+    struct arena arena;
+
+    arena_init(&arena);
+    taker->ok = sandbox_snapshot(taker->rig->all, STR("other"), taker->id, false, &arena, &got.kept, &got.info,
+                                 &got.layer_count, &got.layers, &taker->err);
+    arena_done(&arena);
+    return NULL;
+}
+
+static void one_team_does_not_take_all_places_for_copies(void **state)
+{
+    struct rig *rig = *state;
+    struct taker ours[LIMIT_COPIES_PER_TEAM + 1] = { 0 }, theirs = { 0 };
+    struct sandbox_info infos[COUNT_OF(ours)], other;
+
+    for (size_t i = 0; i < COUNT_OF(infos); i++)
+        infos[i] = make(rig);
+    rig->want.team_id = STR("other");
+    other = make(rig);
+    rig->want.team_id = TEAM;
+    shut(rig, BIT(PAUSE_SNAPSHOT));
+    for (size_t i = 0; i < LIMIT_COPIES_PER_TEAM; i++) {
+        begin(&ours[i], rig, infos[i].id, run_take);
+        wait_for_state(rig, infos[i].id, SANDBOX_SNAPSHOTTING);
+    }
+    begin(&ours[LIMIT_COPIES_PER_TEAM], rig, infos[LIMIT_COPIES_PER_TEAM].id, run_take);
+    usleep(50000);
+    begin(&theirs, rig, other.id, run_take_of_other);
+    wait_for_state(rig, other.id, SANDBOX_SNAPSHOTTING);
+    assert_int_equal(state_of(rig, infos[LIMIT_COPIES_PER_TEAM].id), SANDBOX_RUNNING);
+    shut(rig, 0);
+    for (size_t i = 0; i < COUNT_OF(ours); i++) {
+        pthread_join(ours[i].thread, NULL);
+        assert_true(ours[i].ok);
+    }
+    pthread_join(theirs.thread, NULL);
+    assert_true(theirs.ok);
+}
+
 static void it_is_routable_while_it_is_copied_and_a_pause_waits(void **state)
 {
     struct rig *rig = *state;
@@ -478,6 +521,7 @@ int main(void)
         RUNNING(a_snapshot_that_fails_leaves_the_sandbox_as_it_was),
         RUNNING(a_paused_one_cannot_be_copied),
         RUNNING(it_is_routable_while_it_is_copied_and_a_pause_waits),
+        RUNNING(one_team_does_not_take_all_places_for_copies),
         RUNNING(a_kill_during_a_snapshot_ends_it_and_the_snapshot),
         RUNNING(a_deadline_that_passes_meanwhile_counts_afterwards),
         RUNNING(a_sandbox_is_made_from_a_snapshot),
