@@ -158,6 +158,8 @@ bool action_snapshot_list(const struct actions *actions, const struct caller *ca
  */
 bool action_snapshot_delete(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct err *err) must_use;
+/* For the other files of actions/: may the team write another one, which has no row? ERR_LIMIT. */
+bool snapshots_have_room(const struct actions *actions, struct str team_id, struct err *err) must_use;
 /* For the other files of actions/: all of a team that has no sandboxes. */
 bool snapshots_delete_all(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
                           struct err *err) must_use;

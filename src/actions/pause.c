@@ -56,6 +56,7 @@ bool action_sandbox_fork(const struct actions *actions, const struct caller *cal
     if (count < 1 || count > LIMIT_FORKS)
         return err_set(err, ERR_INVALID, "the count must be between 1 and %d", LIMIT_FORKS);
     return timeout_check(actions, timeout_s, err) &&
+           snapshots_have_room(actions, str_from(caller->team_id), err) && /* for what its copies share */
            sandbox_fork(actions->sandboxes, str_from(caller->team_id), id, count, timeout_s, str_from(caller->key_id),
                         arena, out, err);
 }

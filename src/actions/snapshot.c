@@ -15,10 +15,20 @@ enum { UUID_CHARS = 36 };
 static struct snapshot_caps caps_of(const struct actions *actions)
 {
     const struct snapshot_caps *given = &actions->snapshots;
+    const uint64_t bytes = given->bytes ? given->bytes : LIMIT_SNAPSHOT_BYTES;
 
     return (struct snapshot_caps){ .of_team = given->of_team ? given->of_team : LIMIT_SNAPSHOTS_TEAM,
                                    .of_all = given->of_all ? given->of_all : LIMIT_SNAPSHOTS,
-                                   .bytes = given->bytes ? given->bytes : LIMIT_SNAPSHOT_BYTES };
+                                   .bytes = bytes,
+                                   .bytes_of_team = bytes / LIMIT_SNAPSHOT_SHARE };
+}
+
+bool snapshots_have_room(const struct actions *actions, struct str team_id, struct err *err)
+{
+    struct snapshot_caps caps = caps_of(actions);
+
+    caps.of_team = caps.of_all = UINT64_MAX;
+    return store_snapshot_room(actions->store, team_id, &caps, err);
 }
 
 /* Has the driver drop what removed snapshots have kept. What fails is tried again by the next call. */

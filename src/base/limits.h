@@ -105,7 +105,9 @@
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */
 #define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */
-#define LIMIT_SNAPSHOT_BYTES (UINT64_C(100) << 30) /* …and on disk, all together */
+#define LIMIT_SNAPSHOT_BYTES (UINT64_C(100) << 30) /* …and on disk, all together… */
+#define LIMIT_SNAPSHOT_SHARE 2          /* …of which one team may have a half: others must have some, too */
+#define LIMIT_SNAPSHOT_ENTRY_BYTES 4096 /* what a file, directory or link counts for, besides its contents */
 
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all

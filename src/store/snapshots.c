@@ -132,13 +132,17 @@ static bool has_room(struct store *store, struct str team_id, const struct snaps
                      struct err *err)
 {
     struct sql_value node_id = sql_text(str_from(store->node_id));
-    uint64_t of_team, of_all, bytes;
+    uint64_t of_team, of_all, bytes, bytes_of_team;
 
     if (!ask_number(store, "SELECT COUNT(*) FROM snapshots WHERE team_id = $1 AND node_id = $2",
                     SQL_ARGS(sql_text(team_id), node_id), &of_team, err) ||
         !ask_number(store, "SELECT COUNT(*) FROM snapshots WHERE node_id = $1", SQL_ARGS(node_id), &of_all, err) ||
         !ask_number(store, "SELECT COALESCE(SUM(layer_bytes + image_bytes), 0) FROM snapshots WHERE node_id = $1",
-                    SQL_ARGS(node_id), &bytes, err))
+                    SQL_ARGS(node_id), &bytes, err) ||
+        !ask_number(store,
+                    "SELECT COALESCE(SUM(layer_bytes + image_bytes), 0) FROM snapshots "
+                    "WHERE team_id = $1 AND node_id = $2",
+                    SQL_ARGS(sql_text(team_id), node_id), &bytes_of_team, err))
         return err_wrap(err, "count snapshots");
     if (of_team >= caps->of_team)
         return err_set(err, ERR_LIMIT,
@@ -151,6 +155,11 @@ static bool has_room(struct store *store, struct str team_id, const struct snaps
     if (bytes >= caps->bytes || more_bytes > caps->bytes - bytes)
         return err_set(err, ERR_LIMIT, "the server's snapshots take %llu of %llu MB: delete some that are not needed",
                        (unsigned long long)(bytes >> 20), (unsigned long long)(caps->bytes >> 20));
+    if (bytes_of_team >= caps->bytes_of_team || more_bytes > caps->bytes_of_team - bytes_of_team)
+        return err_set(
+            err, ERR_LIMIT,
+            "the team's snapshots take %llu of the %llu MB that it may have: delete some that are not needed",
+            (unsigned long long)(bytes_of_team >> 20), (unsigned long long)(caps->bytes_of_team >> 20));
     return true;
 }
 

@@ -166,7 +166,8 @@ struct snapshot_filter {
 /* How much may be kept. What is removed counts until the driver has dropped it. */
 struct snapshot_caps {
     uint64_t of_team, of_all; /* snapshots */
-    uint64_t bytes;           /* of all */
+    uint64_t bytes;           /* of all… */
+    uint64_t bytes_of_team;   /* …and of one team */
 };
 /* ERR_LIMIT if there is no room for another one: the message says what to delete. */
 bool store_snapshot_room(struct store *store, struct str team_id, const struct snapshot_caps *caps, struct err *err)

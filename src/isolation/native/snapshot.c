@@ -100,6 +100,12 @@ static uint64_t count_image(int draft_fd)
     return bytes;
 }
 
+/* On disk; files without contents are not free. */
+static uint64_t size_of(const struct copy *copy)
+{
+    return copy->bytes + copy->entries * LIMIT_SNAPSHOT_ENTRY_BYTES;
+}
+
 static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint64_t *image_bytes, struct err *err)
 {
     if (!remove_tree(snapshot->draft_fd, "links", err))
@@ -107,7 +113,7 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint6
     /* Contents first, then names: after a power cut no name may lead to half a layer. */
     if (syncfs(snapshot->draft_fd) < 0)
         return err_sys(err, "sync a snapshot");
-    snapshot->manifest.layer_bytes = copy->bytes;
+    snapshot->manifest.layer_bytes = size_of(copy);
     snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
     return manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
 }
@@ -132,7 +138,7 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
         return false;
     helper_slow_down();
     uint64_t image_bytes = 0;
-    helper_figure(voice, 0, copy.bytes);
+    helper_figure(voice, 0, size_of(&copy));
     if (!write_down(snapshot, &copy, &image_bytes, err))
         return false;
     helper_figure(voice, 1, image_bytes);

@@ -1,7 +1,9 @@
 #include "base/limits.h"
 #include "temp_store.h"
 
-static const struct snapshot_caps plenty = { .of_team = 100, .of_all = 100, .bytes = 1 << 30 };
+static const struct snapshot_caps plenty = {
+    .of_team = 100, .of_all = 100, .bytes = 1 << 30, .bytes_of_team = 1 << 29
+};
 static const struct str layers[] = { STR_INIT("aaaa"), STR_INIT("bbbb") };
 
 static struct snapshot_row row(const char *kept_id, const char *name, const char *tag, int64_t created_us)
@@ -244,6 +246,16 @@ static void there_are_so_many_and_no_more(void **state)
     caps.bytes = 8999;
     MUST(store_snapshot_room(t->store, STR("team"), &caps, &err));
     MUST_FAIL(store_snapshot_add(t->store, &third, &caps, &t->arena, &made, &err), ERR_LIMIT);
+    caps = plenty;
+    caps.bytes_of_team = 8999;
+    MUST(store_snapshot_room(t->store, STR("team"), &caps, &err));
+    assert_false(store_snapshot_add(t->store, &third, &caps, &t->arena, &made, &why));
+    assert_int_equal(why.kind, ERR_LIMIT);
+    assert_non_null(strstr(why.message, "the team's snapshots"));
+    caps.bytes_of_team = 6000;
+    MUST_FAIL(store_snapshot_room(t->store, STR("team"), &caps, &err), ERR_LIMIT);
+    MUST(store_snapshot_room(t->store, STR("other"), &caps, &err));
+    caps = plenty;
     caps.bytes = 9000;
     MUST(store_snapshot_add(t->store, &third, &caps, &t->arena, &made, &err));
     MUST_FAIL(store_snapshot_room(t->store, STR("team"), &caps, &err), ERR_LIMIT);
