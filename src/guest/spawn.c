@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -245,6 +246,20 @@ bool spawn_leader(const struct spawn *spawn, pid_t *out_pid, struct err *err)
     return fork_into(become_program, spawn, -1, out_pid, err);
 }
 
+/*
+ * In a sandbox that came back from disk, become_program() may not write it: until the program runs the file is that of the
+ * host's root, in whose user namespace CRIU made the memory. Not fatal. What the program has set itself stays.
+ */
+static void raise_oom_score(pid_t pid)
+{
+    char path[48], now[8];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/oom_score_adj", (int)pid);
+    auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && read(fd, now, sizeof now) == 2 && now[0] == '0')
+        (void)!pwrite(fd, "100", 3, 0);
+}
+
 enum spawn_outcome spawn_outcome(int report_fd, struct spawn_child *child, struct err *err)
 {
     for (;;) {
@@ -255,8 +270,10 @@ enum spawn_outcome spawn_outcome(int report_fd, struct spawn_child *child, struc
         if (n < 0 && errno == EAGAIN)
             return SPAWN_UNKNOWN;
         if (n != sizeof report || report.step >= STEP_COUNT) {
-            if (child->pid)
+            if (child->pid) {
+                raise_oom_score(child->pid);
                 return SPAWN_EXECUTED;
+            }
             (void)err_set(err, ERR_UNAVAILABLE, "something in the sandbox killed it before it started; try again");
             return SPAWN_FAILED;
         }

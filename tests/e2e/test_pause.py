@@ -489,6 +489,8 @@ def test_a_snapshot_with_memory_has_its_processes(server, needs_images, make, ke
     copy = make(snapshot.snapshot_id, envs={"COLOR": "blue"})
     assert lives(copy, pid) and ask(server, copy).body == b"hello"
     assert first_line(copy, "echo $COLOR") == "blue"
+    score = "sleep 0.3; cat /proc/self/oom_score_adj"  # a program inside is killed before guestd
+    assert first_line(copy, score) == first_line(box, score) == "100"
     assert lives(box, pid) and ask(server, box).body == b"hello"
 
 
