@@ -449,13 +449,25 @@ static bool is_from_image(const struct plan *plan)
     return plan->from == PLAN_PARKED_IMAGE || plan->from == PLAN_IMAGE;
 }
 
+/* `err` says why the machine cannot; the asker learns what still works. */
+static bool explain_no_memory(const struct plan *plan, struct err *err)
+{
+    const struct err why = *err;
+
+    (void)err_set(err, ERR_UNAVAILABLE, "cannot restore its processes: this server has no working CRIU%s",
+                  plan->from == PLAN_PARKED_IMAGE
+                      ? "; it can be started from its files (on_resume='reboot', --reboot on the command line)"
+                      : " (cloister doctor says why); a snapshot of files only would do");
+    return err_wrap(err, "%s", err_text(&why));
+}
+
 /* *out_box is the parked one, or NULL where there must be none. */
 static bool may_start(struct native *native, const struct plan *plan, struct box **out_box, struct err *err)
 {
     struct box *box = box_find(native, plan->id);
 
     if (is_from_image(plan) && !memory_works(native, err))
-        return false;
+        return explain_no_memory(plan, err);
     if (plan->from == PLAN_PARKED || plan->from == PLAN_PARKED_IMAGE) {
         if (!box)
             return err_set(err, ERR_NOT_FOUND, "there is no parked sandbox %s", plan->id);

@@ -927,6 +927,18 @@ static void where_criu_does_not_work_memory_is_off_and_all_else_works(void **sta
     turn_until(world, &answer.done, 20);
     assert_true(answer.fine);
     close(link_fd);
+    plan.from = PLAN_PARKED_IMAGE; /* from before CRIU was lost */
+    answer = start_from(world, &plan);
+    assert_int_equal(answer.err.kind, ERR_UNAVAILABLE);
+    assert_non_null(
+        strstr(answer.err.message, "cannot restore its processes: this server has no working CRIU; it can"));
+    assert_non_null(strstr(answer.err.message, "--reboot on the command line)"));
+    plan = a_plan("copy");
+    plan.from = PLAN_IMAGE;
+    memset(plan.image, 'a', sizeof plan.image - 1);
+    answer = start_from(world, &plan);
+    assert_int_equal(answer.err.kind, ERR_UNAVAILABLE);
+    assert_non_null(strstr(answer.err.message, "a snapshot of files only would do"));
 }
 
 static void the_test_at_the_start_succeeds(void **state)
