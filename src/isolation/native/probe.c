@@ -623,14 +623,14 @@ static const struct {
     { "seccomp", probe_seccomp },
     { "cgroups", probe_cgroups },
     { "cgroup limits", probe_cgroup_write },
-    { "pause in memory", probe_freezer },
-    { "pause, files only", probe_files_only },
     { "idmapped overlay", probe_overlay },
     { "network", probe_network },
     { "disk", probe_disk },
     { "core dumps", probe_core },
     { "open files", probe_files },
     { "inotify", probe_inotify },
+    { "pause in memory", probe_freezer }, /* these two last: native_probe_memory() makes the row after them */
+    { "pause, files only", probe_files_only },
 };
 
 size_t native_probe(const char *data_path, struct probe_row rows[PROBE_ROWS_MAX])
