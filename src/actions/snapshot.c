@@ -223,6 +223,7 @@ bool action_snapshot_delete(const struct actions *actions, const struct caller *
                        (int)MIN(ref.space.len, (size_t)40), ref.space.at);
     if (!store_snapshot_remove(actions->store, str_from(caller->team_id), ref.alias, err))
         return err->kind == ERR_NOT_FOUND ? explain_template(actions, caller, text, arena, err) : false;
+    log_info("snapshot %.*s/%.*s: deleted, with all its tags", STR_ARG(slug), STR_ARG(ref.alias));
     drop_removed(actions, arena);
     return true;
 }

@@ -312,20 +312,23 @@ static void on_signal(void *context, int number)
     supervisor_stop(keeper->supervisor);
 }
 
-/* Tells the operator that sandboxes keep running. */
+/* Tells the operator what is still there. */
 static void print_what_runs_on(struct keeper *keeper)
 {
     auto_free struct held *held = NULL;
-    uint32_t held_count, count = 0;
+    uint32_t count, running = 0;
+    char paused[40] = "";
     struct err err;
 
-    if (!driver_list(keeper->driver, &held, &held_count, &err))
+    if (!driver_list(keeper->driver, &held, &count, &err) || !count)
         return;
-    for (uint32_t i = 0; i < held_count; i++)
-        count += held[i].state == HELD_RUNNING;
-    if (count)
-        printf("\n%u sandbox%s on; the next server here finds %s again.\n", count, count == 1 ? " runs" : "es run",
-               count == 1 ? "it" : "them");
+    for (uint32_t i = 0; i < count; i++)
+        running += held[i].state == HELD_RUNNING;
+    if (count > running)
+        (void)snprintf(paused, sizeof paused, " and %u %s paused", count - running,
+                       count - running == 1 ? "is" : "are");
+    printf("\n%u sandbox%s on%s; the next server here finds %s again.\n", running, running == 1 ? " runs" : "es run",
+           paused, count == 1 ? "it" : "them");
 }
 
 /* ---- start ---- */

@@ -551,8 +551,11 @@ static void writing_run(struct job *job)
     }
     if (ok)
         log_info("sandbox %s: written to disk", sb->id);
-    else
-        log_info("sandbox %s: paused in memory only: %s", sb->id, err_text(&err));
+    else if (err.kind == ERR_UNAVAILABLE) /* on this machine none is written, which the log says at the start */
+        log_info("sandbox %s: its memory stays in RAM and is lost at a reboot", sb->id);
+    else if (err.kind != ERR_NOT_FOUND) /* killed meanwhile */
+        log_warn("sandbox %s: its memory stays in RAM and is lost at a reboot: %s", sb->id,
+                 err.sys || err.kind == ERR_INTERNAL ? err_text(&err) : err.message);
 }
 
 static void writing_free(struct writing *writing)
@@ -939,7 +942,7 @@ static bool resume(struct sandbox *sb, enum resume_how how, uint64_t timeout_s, 
     arena_done(&r.arena);
     if (!ok)
         return err_wrap(err, "resume sandbox %s", sb->id);
-    log_info("sandbox %s: resumed", sb->id);
+    log_info("sandbox %s: resumed%s", sb->id, r.memory ? "" : " from its files");
     sandboxes_look(sb->all);
     return true;
 }

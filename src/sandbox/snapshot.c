@@ -403,6 +403,9 @@ bool sandbox_fork(struct sandboxes *all, struct str team_id, struct str id, uint
     want.image = str_from(kept.id);
     list_layers(&kept, arena, &want.layer_count, &want.layers);
     fork_all(all, &want, count, arena, out);
+    for (uint32_t i = 0; i < count; i++)
+        if (out[i].ok)
+            log_info("sandbox %.*s: forked from %s", STR_ARG(out[i].info.id), sb->id);
     drop(all, &kept); /* the sandboxes that were made hold its layer */
     sandbox_unref(sb);
     return true;

@@ -282,6 +282,30 @@ def test_a_list_of_the_file_that_the_command_line_replaces_is_told_at_the_start(
     assert "egress-deny" not in log, log  # it adds up
 
 
+def test_a_server_that_stops_tells_what_runs_on_and_what_is_paused(own_server):
+    sandbox_id = own_server.create()["sandboxID"]
+    own_server.create()
+    before = len(own_server.log_path.read_text())
+    assert own_server.api("POST", f"/sandboxes/{sandbox_id}/pause", {"memory": False}).status == 204
+    assert own_server.api("POST", f"/v2/sandboxes/{sandbox_id}/connect", {"timeout": 60}).status == 201
+    assert own_server.api("POST", f"/sandboxes/{sandbox_id}/pause", {"memory": False}).status == 204
+    own_server.stop()
+    log = own_server.log_path.read_text()[before:]
+    assert f"sandbox {sandbox_id}: resumed from its files\n" in log, log
+    assert "1 sandbox runs on and 1 is paused; the next server here finds them again.\n" in log, log
+
+
+def test_a_template_keeps_its_name(server, made):
+    made.append(server.create()["sandboxID"])
+    refused = cli(server, "snapshot", "create", made[0], "--name", "base", "--files-only")
+    assert refused.returncode == 2 and "'base' is the name of a template; choose another name" in refused.stderr, refused
+    assert cli(server, "sandbox", "pause", made[0], "--files-only").returncode == 0
+    refused = cli(server, "sandbox", "exec", made[0], "true")
+    assert refused.returncode == 125 and f"sandbox {made[0]} is paused; to bring it back: " in refused.stderr, refused
+    refused = cli(server, "snapshot", "create", made[0], "--files-only")
+    assert refused.returncode == 5 and "is paused; resume it first" in refused.stderr, refused
+
+
 def test_the_log_of_a_sandbox_is_a_command(server, made):
     def logs(*words):
         return run(build_dir() / "cloister", "sandbox", "logs", *words, "--data", server.data)

@@ -239,7 +239,7 @@ static void dumped(void *context, const struct err *err)
     struct memory_park *park = context;
 
     if (err) {
-        log_info("native: the memory of sandbox %s was not written to disk: %s", park->box->id, err_text(err));
+        log_debug("native: the memory of sandbox %s was not written to disk: %s", park->box->id, err_text(err));
         end(park, err);
         return;
     }
