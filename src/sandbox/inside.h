@@ -252,10 +252,10 @@ void sandbox_forget_pause(struct sandbox *sb);
 /* How the driver holds it now: an enum held_state, or HELD_NOT. False: the driver does not say. */
 bool sandbox_ask_held(struct sandbox *sb, unsigned *out) must_use;
 /*
- * THAW. A front that died may have left the driver at work on it: waits until that is done. ERR_NOT_FOUND: it is parked, or
- * not there.
+ * After a restart: one in PAUSING that the driver is still at work on for the front before us. It runs or is paused
+ * afterwards. On a worker: that may take minutes.
  */
-bool sandbox_thaw(struct sandbox *sb, struct err *err) must_use;
+void sandbox_pause_again(struct sandbox *sb);
 /* How long it lives when traffic wakes it. */
 uint64_t sandbox_woken_s(const struct sandbox *sb);
 /* After a restart: SETUP to one whose resume had begun. On a worker. */

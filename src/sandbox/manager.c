@@ -18,6 +18,8 @@
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
+enum { COPY_LOOK_MS = 100 }; /* between questions whether a snapshot is done */
+
 /* ---- references ---- */
 
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
@@ -504,6 +506,14 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
 
 /* ---- new guestlinks ---- */
 
+/* What is to be done for a sandbox that was found again. */
+enum found_as {
+    FOUND_RUNNING,
+    FOUND_RESUMING, /* its resume had begun: guestd may not have been set up */
+    FOUND_COPIED,   /* the driver is still at its snapshot, for the front before us: it may be frozen for a while */
+    FOUND_PAUSING,  /* the driver is still at its pause */
+};
+
 /*
  * Opens new guestlinks to the sandboxes that were found again, for their logs. A worker does it when the server already
  * answers: a guest that floods its loopback can make each one take a quarter of a second.
@@ -514,7 +524,7 @@ struct relink {
     size_t count;
     struct {
         struct sandbox *sandbox; /* referenced */
-        bool resumes;            /* its resume had begun: guestd may not have been set up */
+        enum found_as as;
     } found[];
 };
 
@@ -607,15 +617,41 @@ void sandbox_link_again(struct sandbox *sb)
     sandbox_end_link(sb);
 }
 
+/* While the driver makes a snapshot of it, guestd cannot answer. */
+static void await_copy(struct sandbox *sb)
+{
+    const struct timespec pause = { .tv_nsec = COPY_LOOK_MS * 1000000L };
+    struct err ignored;
+    unsigned now;
+
+    for (unsigned ms = 0; ms < LIMIT_PAUSE_MS && !atomic_load(&sb->all->is_stopping); ms += COPY_LOOK_MS) {
+        if (!sandbox_is_still(sb, SANDBOX_RUNNING, &ignored) || !sandbox_ask_held(sb, &now) || now != HELD_FROZEN)
+            return;
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static void relink_one(struct sandbox *sb, enum found_as as)
+{
+    if (as == FOUND_RESUMING) {
+        sandbox_resume_again(sb);
+        return;
+    }
+    if (as == FOUND_COPIED)
+        await_copy(sb);
+    else if (as == FOUND_PAUSING)
+        sandbox_pause_again(sb);
+    sandbox_link_again(sb); /* nothing if it does not run */
+}
+
 static void relink_run(struct job *job)
 {
     struct relink *relink = container_of(job, struct relink, job);
 
-    for (size_t i = 0; i < relink->count && !atomic_load(&relink->all->is_stopping); i++)
-        if (relink->found[i].resumes)
-            sandbox_resume_again(relink->found[i].sandbox);
-        else
-            sandbox_link_again(relink->found[i].sandbox);
+    for (int slow = 0; slow < 2; slow++) /* those for which it waits come last */
+        for (size_t i = 0; i < relink->count && !atomic_load(&relink->all->is_stopping); i++)
+            if (slow == (relink->found[i].as >= FOUND_COPIED))
+                relink_one(relink->found[i].sandbox, relink->found[i].as);
 }
 
 static void relink_free(struct relink *relink)
@@ -767,6 +803,21 @@ static void adopt_paused(struct sandbox *sb, const struct held *there, enum sand
     log_info("sandbox %s: found again, paused", sb->id);
 }
 
+static struct sandbox *adopt_pausing(struct sandbox *sb, const struct held *there)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    sandbox_set_clock(sb, sb->kept_us);
+    sb->held = there->state;
+    sb->kept_revision = sb->revision;
+    sb->has_network = there->has_network;
+    sandbox_enter(sb, SANDBOX_PAUSING);
+    turn_begin(sb, &sb->pauses);
+    metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
+    log_info("sandbox %s: found again, being paused", sb->id);
+    return sandbox_ref(sb);
+}
+
 static void discard(struct sandbox *sb, const char *why)
 {
     struct err err;
@@ -799,21 +850,32 @@ static bool is_row(const struct sandbox_row *rows, size_t count, struct str id)
     return false;
 }
 
-/* The state that it is in from now on. What is frozen and should run is thawed, and the other way round. */
-static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_row *row, struct held *there)
+/*
+ * The state that it is in from now on. What is frozen and should run is thawed, and the other way round. PAUSING: the driver
+ * is still at it for the front before us, and a worker finds out what becomes of it.
+ */
+static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_row *row, struct held *there,
+                                     enum found_as *out_as)
 {
     enum sandbox_state found = sandbox_state_found(row->state, there ? there->state : HELD_NOT);
     struct driver *driver = sb->all->config.driver;
     struct err err;
     unsigned now;
 
+    *out_as = row->state == SANDBOX_ROW_RESUMING ? FOUND_RESUMING : FOUND_RUNNING;
     if (!there || there->state == HELD_PARKED || there->state == HELD_PARKED_IMAGE)
         return found;
-    /* Of one that was on its way, the driver may still be at work: a thaw, which is fine if it runs, waits for that. */
+    /* Of one that was on its way, the driver may still be at work: a thaw, which is fine if it runs, is a conflict then. */
     if (found == SANDBOX_RUNNING &&
         (there->state == HELD_FROZEN || row->state == SANDBOX_ROW_PAUSING || row->state == SANDBOX_ROW_SNAPSHOTTING)) {
-        if (sandbox_thaw(sb, &err)) {
+        if (driver_pause_call(driver, PAUSE_THAW, sb->id, false, NULL, &err)) {
             there->state = HELD_RUNNING;
+        } else if (err.kind == ERR_CONFLICT && !err.sys) {
+            *out_as = row->state == SANDBOX_ROW_PAUSING ? FOUND_PAUSING : FOUND_COPIED;
+            if (*out_as == FOUND_PAUSING)
+                found = SANDBOX_PAUSING;
+            else
+                there->state = HELD_RUNNING; /* the driver thaws what it copies */
         } else if (err.kind == ERR_NOT_FOUND && sandbox_ask_held(sb, &now) && now > HELD_FROZEN) {
             if (now != HELD_NOT)
                 there->state = (enum held_state)now;
@@ -856,10 +918,12 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     all->relink = relink;
     for (size_t i = 0; i < row_count; i++) {
         struct held *there = find_held(held, held_count, rows[i].id);
-        enum sandbox_state found = find_again(known[i], &rows[i], there);
-        if (found == SANDBOX_RUNNING) {
-            relink->found[relink->count].resumes = rows[i].state == SANDBOX_ROW_RESUMING;
-            relink->found[relink->count++].sandbox = adopt(known[i], there, rows[i].state);
+        enum found_as as;
+        enum sandbox_state found = find_again(known[i], &rows[i], there, &as);
+        if (found == SANDBOX_RUNNING || found == SANDBOX_PAUSING) {
+            relink->found[relink->count].as = as;
+            relink->found[relink->count++].sandbox =
+                found == SANDBOX_PAUSING ? adopt_pausing(known[i], there) : adopt(known[i], there, rows[i].state);
         } else if (found == SANDBOX_PAUSED)
             adopt_paused(known[i], there, rows[i].state);
         else

@@ -28,11 +28,10 @@
 #include "sandbox/inside.h"
 
 enum {
-    BUSY_MS = 20,         /* between questions whether the driver is done with what a front before us has begun… */
-    BUSY_MOST_MS = 10000, /* …for so long: some GiB on a slow disk */
-    PREPARE_MS = 2000,    /* for guestd to prepare; births of interpreters take about a second */
-    LINK_MS = 2000,       /* for other workers that talk to guestd to be done */
-    WOKEN_S = 300,        /* the least that traffic gives a sandbox that it wakes */
+    BUSY_MS = 20,      /* between questions whether the driver is done with what a front before us has begun */
+    PREPARE_MS = 2000, /* for guestd to prepare; births of interpreters take about a second */
+    LINK_MS = 2000,    /* for other workers that talk to guestd to be done */
+    WOKEN_S = 300,     /* the least that traffic gives a sandbox that it wakes */
 };
 
 /* ---- turns ---- */
@@ -124,12 +123,17 @@ bool sandbox_ask_held(struct sandbox *sb, unsigned *out)
     return true;
 }
 
-bool sandbox_thaw(struct sandbox *sb, struct err *err)
+/*
+ * THAW. A front that died may have left the driver at work on it: waits until that is done, as long as it is in that state.
+ * ERR_NOT_FOUND: it is parked, or not there.
+ */
+static bool thaw_when_done(struct sandbox *sb, enum sandbox_state state, unsigned most_ms, struct err *err)
 {
     const struct timespec pause = { .tv_nsec = BUSY_MS * 1000000L };
 
     for (unsigned ms = 0; !call(sb, PAUSE_THAW, false, err); ms += BUSY_MS) {
-        if (err->kind != ERR_CONFLICT || err->sys || ms >= BUSY_MOST_MS || atomic_load(&sb->all->is_stopping))
+        if (err->kind != ERR_CONFLICT || err->sys || ms >= most_ms || atomic_load(&sb->all->is_stopping) ||
+            !sandbox_is_still(sb, state, err))
             return false;
         (void)nanosleep(&pause, NULL);
     }
@@ -800,7 +804,7 @@ static bool thaw(struct resuming *r, struct err *err)
 {
     struct sandbox *sb = r->sb;
 
-    if (!sandbox_thaw(sb, err))
+    if (!thaw_when_done(sb, SANDBOX_RESUMING, SANDBOX_TURN_MS, err))
         return false;
     set_held(sb, HELD_RUNNING);
     sandbox_send_policy(sb); /* egress may have forgotten it */
@@ -1086,6 +1090,59 @@ static bool keep_running(struct sandbox *sb, struct err *err)
         change.revision = ++sb->revision;
     }
     return store_sandbox_change(sb->all->config.store, str_from(sb->id), &change, NULL, err);
+}
+
+/* Neither frozen nor parked, or it was killed: ends the turn. */
+static void pause_came_to_nothing(struct pausing *p)
+{
+    struct err why;
+
+    (void)err_set(&why, ERR_UNAVAILABLE, "the server was started again: the sandbox was not paused");
+    undo_pause(p, HELD_RUNNING, &why);
+}
+
+/* `why`: it was not thawed. */
+static void enter_paused_after_all(struct pausing *p, struct err *why)
+{
+    struct sandbox *sb = p->sb;
+    unsigned now;
+
+    if (why->kind != ERR_NOT_FOUND || !sandbox_ask_held(sb, &now) || now <= HELD_FROZEN) {
+        log_warn("sandbox %s: found frozen and not thawed, so it is paused: %s", sb->id, err_text(why));
+        now = HELD_FROZEN;
+    }
+    p->memory = now == HELD_FROZEN || (p->memory && now != HELD_PARKED);
+    int64_t now_us = clock_wall_us();
+    if (!keep_paused(p, now_us, next_revision(sb), why))
+        log_warn("sandbox %s: paused, which its row does not say yet: %s", sb->id, err_text(why));
+    if (enter_paused(p, now == HELD_NOT ? HELD_PARKED : (enum held_state)now, now_us, why))
+        log_info("sandbox %s: paused", sb->id);
+    else
+        pause_came_to_nothing(p);
+}
+
+void sandbox_pause_again(struct sandbox *sb)
+{
+    struct err err, gone;
+    struct pausing p;
+
+    bool runs = thaw_when_done(sb, SANDBOX_PAUSING, LIMIT_PAUSE_MS, &err);
+    if (!runs && atomic_load(&sb->all->is_stopping))
+        return; /* the next front finds it as we have */
+    pausing_init(&p, sb, true, "request");
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        p.memory = sb->has_memory;
+        p.answer = sb->was_silent ? GUEST_SILENT : GUEST_YES;
+        p.envs = sb->envs ? arena_copy(&p.arena, str_from(sb->envs)) : STR("");
+        sandbox_forget_pause(sb);
+    }
+    if (runs || !sandbox_is_still(sb, SANDBOX_PAUSING, &gone))
+        pause_came_to_nothing(&p);
+    else
+        enter_paused_after_all(&p, &err);
+    pausing_done(&p);
+    sandboxes_look(sb->all); /* its deadline may have passed, or it is to be written to disk */
 }
 
 void sandbox_resume_again(struct sandbox *sb)

@@ -24,8 +24,8 @@ static const struct {
     const char *name;
     unsigned may_become;
 } states[SANDBOX_STATE_COUNT] = {
-    /* PAUSED: recovery finds it so. */
-    [SANDBOX_STARTING] = { "starting", BIT(SANDBOX_RUNNING) | BIT(SANDBOX_PAUSED) | END },
+    /* PAUSING, PAUSED: recovery finds it so. */
+    [SANDBOX_STARTING] = { "starting", BIT(SANDBOX_RUNNING) | BIT(SANDBOX_PAUSING) | BIT(SANDBOX_PAUSED) | END },
     [SANDBOX_RUNNING] = { "running", BIT(SANDBOX_PAUSING) | BIT(SANDBOX_SNAPSHOTTING) | END },
     [SANDBOX_PAUSING] = { "pausing", BIT(SANDBOX_PAUSED) | BIT(SANDBOX_RUNNING) | END },
     [SANDBOX_PAUSED] = { "paused", BIT(SANDBOX_RESUMING) | END },

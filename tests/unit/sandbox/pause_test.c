@@ -1344,6 +1344,69 @@ static void a_thaw_waits_while_the_driver_is_at_work_for_a_front_that_died(void 
     assert_false(got.is_paused);
 }
 
+/* ---- a front dies, and keeper is still at work ---- */
+
+static void leave_busy(struct rig *rig, struct str id, const char *row_state)
+{
+    char change[200];
+
+    rig_stop(rig);
+    snprintf(change, sizeof change, "UPDATE sandboxes SET has_memory = 0, state = '%s'", row_state);
+    temp_store_by_hand(&rig->disk, change);
+    fake_hold_as(&rig->fake, id, HELD_FROZEN);
+    fail_call(rig, PAUSE_THAW, false, ERR_CONFLICT);
+    rig->stays_busy = true;
+    rig_start(rig);
+}
+
+static void one_whose_snapshot_is_still_being_made_runs(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig);
+
+    leave_busy(rig, info.id, "snapshotting");
+    assert_int_equal(calls_of(rig, PAUSE_THAW), 1); /* the start does not wait */
+    assert_int_equal(state_of(rig, info.id), SANDBOX_RUNNING);
+    assert_int_equal(row_of(rig, info.id).state, SANDBOX_ROW_RUNNING);
+    usleep(10000);
+    assert_int_equal(rig->fake.links, 0);
+    fake_hold_as(&rig->fake, info.id, HELD_RUNNING); /* keeper has thawed it */
+    while (!rig->fake.links)
+        usleep(1000);
+    check_runs_on(rig, &info);
+}
+
+static void one_whose_pause_is_still_under_way_is_what_becomes_of_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig), got;
+    struct caller killer = { 0 };
+
+    leave_busy(rig, info.id, "pausing"); /* and the pause fails */
+    assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSING);
+    while (calls_of(rig, PAUSE_THAW) < 4)
+        usleep(1000);
+    fail_call(rig, PAUSE_THAW, false, ERR_NONE);
+    wait_for_state(rig, info.id, SANDBOX_RUNNING);
+    check_runs_on(rig, &info);
+    assert_int_equal(row_of(rig, info.id).state, SANDBOX_ROW_RUNNING);
+
+    leave_busy(rig, info.id, "pausing"); /* and it ends */
+    assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSING);
+    fake_hold_as(&rig->fake, info.id, HELD_PARKED);
+    fail_call(rig, PAUSE_THAW, false, ERR_NONE);
+    wait_for_state(rig, info.id, SANDBOX_PAUSED);
+    assert_int_equal(row_of(rig, info.id).state, SANDBOX_ROW_PAUSED);
+    assert_false(get(rig, info.id).has_memory);
+    assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+
+    leave_busy(rig, info.id, "pausing"); /* and it is killed */
+    begin(&killer, rig, info.id, run_kill);
+    end(&killer);
+    assert_true(killer.ok);
+    check_gone(rig, info.id);
+}
+
 /* An image that was left from before it ran must not be taken for its memory. */
 static void an_image_that_is_older_than_its_files_is_not_used(void **state)
 {
@@ -1415,6 +1478,8 @@ int main(void)
         RUNNING(one_whose_resume_had_begun_is_set_up_by_the_next_front),
         RUNNING(one_that_is_on_disk_by_now_is_resumed_from_there),
         RUNNING(a_thaw_waits_while_the_driver_is_at_work_for_a_front_that_died),
+        RUNNING(one_whose_snapshot_is_still_being_made_runs),
+        RUNNING(one_whose_pause_is_still_under_way_is_what_becomes_of_it),
         RUNNING(an_image_that_is_older_than_its_files_is_not_used),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

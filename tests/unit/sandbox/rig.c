@@ -104,7 +104,7 @@ void rig_start(struct rig *rig)
         rig->before_run(rig);
     assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
     rig->loop_runs = true;
-    while (workers_busy(rig->workers)) /* it makes new guestlinks */
+    while (!rig->stays_busy && workers_busy(rig->workers)) /* it makes new guestlinks */
         usleep(100);
 }
 

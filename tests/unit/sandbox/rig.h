@@ -23,6 +23,7 @@ struct rig {
     pthread_t thread;
     bool loop_runs;
     struct sandboxes_config config;      /* what sandboxes_new() gets besides; set before rig_start() */
+    bool stays_busy;                     /* rig_start() does not wait for new guestlinks */
     void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
     void (*after_run)(struct rig *rig);
 

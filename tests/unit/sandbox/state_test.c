@@ -9,7 +9,7 @@
 /* Row: from. Column: to. The letters are those of the columns. */
 static const char *const want_table[SANDBOX_STATE_COUNT] = {
     /*                        S R P p r s T E K I G */
-    [SANDBOX_STARTING] = "    . R . p . . T E . . .", [SANDBOX_RUNNING] = "     . . P . . s T E . . .",
+    [SANDBOX_STARTING] = "    . R P p . . T E . . .", [SANDBOX_RUNNING] = "     . . P . . s T E . . .",
     [SANDBOX_PAUSING] = "     . R . p . . T E . . .", [SANDBOX_PAUSED] = "      . . . . r . T E . . .",
     [SANDBOX_RESUMING] = "    . R . p . . T E . . .", [SANDBOX_SNAPSHOTTING] = ". R . . . . T E . . .",
     [SANDBOX_STOPPING] = "    . . . . . . . E . . .", [SANDBOX_ENDING] = "      . . . . . . T . K . G",
