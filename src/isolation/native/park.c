@@ -41,7 +41,6 @@ struct park {
     int sandbox_fd;
     bool was_frozen; /* before we asked */
     bool needs_sync; /* at the end */
-    bool is_marked;  /* the record says parked: it does not go back */
     bool only_syncs; /* for the helper: leave the record alone */
 };
 
@@ -121,7 +120,6 @@ static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const 
     }
     if (box->state != BOX_RUNNING)
         return; /* it was told to end meanwhile, and is not kept: box_gone() answers */
-    park->is_marked = true;
     box->keep = park->as;
     if (native_reach(box->native, NATIVE_AT_PARK_MARK, &why) && box_end(box, &why)) {
         (void)!native_reach(box->native, NATIVE_AT_PARK_KILL, &why);
@@ -143,7 +141,7 @@ static void frozen(void *context, const struct kept *kept, const struct err *err
     struct err why;
 
     (void)kept;
-    if (err && err->kind != ERR_UNAVAILABLE) {
+    if (err && (err->kind != ERR_UNAVAILABLE || park->box->native->is_stopping)) {
         answer(park, err);
         return;
     }
@@ -234,11 +232,26 @@ bool park_clear(struct box *box, struct err *err)
     return false;
 }
 
+static void discard(struct box *box)
+{
+    struct err err;
+
+    (void)err_set(&err, ERR_NOT_FOUND, "sandbox %s has ended", box->id);
+    park_lost(box, &err);
+    if (!park_discard(box, &err))
+        log_error("native: sandbox %s: cannot remove its files; next attempt at server restart: %s", box->id,
+                  err_text(&err));
+}
+
 static void rest(struct box *box)
 {
-    struct err ignored;
+    struct err err;
 
-    (void)!native_reach(box->native, NATIVE_AT_PARK_CLEAR, &ignored);
+    (void)!native_reach(box->native, NATIVE_AT_PARK_CLEAR, &err);
+    if (box->keep == HELD_RUNNING) { /* it was told to end during the last sync */
+        discard(box);
+        return;
+    }
     box->state = BOX_PARKED;
     box->ran = false;
     box->cause = EXIT_PLAIN;
@@ -311,7 +324,6 @@ void park_found(struct box *box, const struct state *state)
     log_info("native: sandbox %s was being parked or resumed when keeper ended: it is parked", box->id);
     struct park *park = park_new(box, state->held);
     park->needs_sync = state->pid != 0;
-    park->is_marked = true;
     if (!open_record(park, &err)) {
         log_warn("native: %s", err_text(&err));
         park_free(park);

@@ -279,6 +279,22 @@ static void a_kill_ends_a_sandbox_that_is_being_parked(void **state)
     }
 }
 
+static void a_kill_during_the_last_sync_leaves_nothing(void **state)
+{
+    struct world *world = *state;
+
+    for (unsigned round = 0; round < 8; round++) {
+        (void)close(start_and_write(world, "sandbox1"));
+        killed_at(world, NATIVE_AT_PARK_MARK, act_park); /* the next keeper ends it and syncs */
+        turn_for(world->loop, 4 * round);                /* a different moment each time */
+        assert_true(stop(world, "sandbox1"));
+        check_at_rest(world);
+        for (int i = 0; i < 500 && count_names(world->data_fd, "sandboxes"); i++)
+            turn_for(world->loop, 10); /* the disk takes as long as it takes */
+        assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+    }
+}
+
 static void while_it_is_being_parked_nothing_else_is_done_with_it(void **state)
 {
     struct world *world = *state;
@@ -366,6 +382,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_keeper_killed_while_it_parks_loses_nothing),
         NATIVE_CASE(a_keeper_killed_while_it_resumes_loses_nothing),
         NATIVE_CASE(a_kill_ends_a_sandbox_that_is_being_parked),
+        NATIVE_CASE(a_kill_during_the_last_sync_leaves_nothing),
         NATIVE_CASE(while_it_is_being_parked_nothing_else_is_done_with_it),
         NATIVE_CASE(one_that_ends_by_itself_meanwhile_is_not_parked),
         NATIVE_CASE(a_keeper_that_stops_while_it_parks_answers_and_loses_nothing),
