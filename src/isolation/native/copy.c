@@ -81,6 +81,14 @@ static bool look_at_room(const struct copy *copy, struct err *err)
                    "sandboxes");
 }
 
+static bool count_bytes(struct copy *copy, uint64_t bytes, struct err *err)
+{
+    uint64_t before = copy->bytes;
+
+    copy->bytes += bytes;
+    return before / STEP_BYTES == copy->bytes / STEP_BYTES || look_at_room(copy, err);
+}
+
 static bool count_entry(struct copy *copy, struct err *err)
 {
     if (++copy->entries > LIMIT_SNAPSHOT_ENTRIES)
@@ -234,7 +242,6 @@ static bool copy_step(struct walk *walk, int from_fd, int to_fd, off_t at, size_
 
 static bool copy_range(struct walk *walk, int from_fd, int to_fd, off_t at, off_t end, struct err *err)
 {
-    struct copy *copy = walk->copy;
     ssize_t n;
 
     for (; at < end; at += n) {
@@ -242,9 +249,7 @@ static bool copy_range(struct walk *walk, int from_fd, int to_fd, off_t at, off_
             return false;
         if (n == 0)
             return err_set(err, ERR_CONFLICT, "a file changed while it was copied");
-        uint64_t before = copy->bytes;
-        copy->bytes += (uint64_t)n;
-        if (before / STEP_BYTES != copy->bytes / STEP_BYTES && !look_at_room(copy, err))
+        if (!count_bytes(walk->copy, (uint64_t)n, err))
             return false;
     }
     return true;
@@ -253,8 +258,11 @@ static bool copy_range(struct walk *walk, int from_fd, int to_fd, off_t at, off_
 static bool copy_contents(struct walk *walk, int from_fd, int to_fd, off_t size, struct err *err)
 {
     if (size > 0 && !walk->no_clone) {
+        struct stat st;
+        /* Shared blocks are counted too: a snapshot keeps them when the sandbox has gone. */
         if (ioctl(to_fd, FICLONE, from_fd) == 0)
-            return true;
+            return fstat(from_fd, &st) < 0 ? err_sys(err, "look at a file")
+                                           : count_bytes(walk->copy, (uint64_t)st.st_blocks * 512, err);
         if (!cannot(errno))
             return err_sys(err, "share a file's blocks");
         walk->no_clone = true;
