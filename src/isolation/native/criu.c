@@ -259,7 +259,8 @@ static bool hear_step(const struct criu_run *run, int ask_fd, int answer_fd, str
     return fine;
 }
 
-static bool await(const struct criu_run *run, int pidfd, int ask_fd, int answer_fd, int *out_status, struct err *err)
+static bool await(const struct criu_run *run, pid_t pid, int pidfd, int ask_fd, int answer_fd, int *out_status,
+                  struct err *err)
 {
     bool fine = true;
     auto_close int image_fd = run->dumps && !run->is_test ? open(CRIU_IMAGE, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -269,8 +270,13 @@ static bool await(const struct criu_run *run, int pidfd, int ask_fd, int answer_
         bool looks = fine && (image_fd >= 0 || run->look);
         if (poll(fds, 2, looks ? LOOK_MS : -1) < 0 && errno != EINTR)
             return err_sys(err, "wait for CRIU");
-        if (looks &&
-            ((image_fd >= 0 && !room_check_memory(image_fd, 0, err)) || (run->look && !run->look(run->context, err)))) {
+        if (looks && image_fd >= 0 && !room_check_memory(image_fd, 0, err)) {
+            /* Not killed, which may kill what it has stopped: its next write fails, and it lets go of all. */
+            const struct rlimit none = { 0, 0 };
+            fine = looks = false;
+            (void)prlimit(pid, RLIMIT_FSIZE, &none, NULL);
+        }
+        if (looks && run->look && !run->look(run->context, err)) {
             fine = false;
             (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended */
         }
@@ -321,7 +327,7 @@ bool criu_run(const struct criu_run *run, struct err *err)
     auto_close int pidfd = pid < 0 ? -1 : pidfd_open(pid, 0);
     if (pidfd < 0)
         return err_sys(err, "start CRIU");
-    if (!await(run, pidfd, ask_fd, answer_fd, &status, err))
+    if (!await(run, pid, pidfd, ask_fd, answer_fd, &status, err))
         return false;
     if (status != 0) {
         explain(err);
