@@ -1,8 +1,13 @@
+/*
+ * All of it happens in a process namespace of its own: numbers are free again for the restore whatever else the machine does,
+ * and when its first process ends, or the one that waits for it, nothing is left.
+ */
 #include "isolation/native/criu_test.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +23,7 @@
 #include "isolation/native/criu.h"
 #include "privsep/confine.h"
 
-enum { OUTSIDE_FD = 9, READY_MS = 3000, LOOK_MS = 2, TRIES = 3, PAUSE_MS = 100 };
+enum { OUTSIDE_FD = 9, READY_MS = 3000, LOOK_MS = 2 };
 
 /* Both wait for ever: nothing writes to the pipe. */
 #define PROGRAM "read never </tmp/never & echo yes >/tmp/ready; read never </tmp/never"
@@ -43,8 +48,7 @@ static pid_t start(int outside_fd, struct err *err)
 {
     uint64_t until_ms = clock_mono_ms() + READY_MS;
 
-    /* Its child becomes ours when it ends: the number of one that has not been waited for is still taken. */
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || mkfifo("/tmp/never", 0600) < 0) {
+    if (mkfifo("/tmp/never", 0600) < 0) {
         (void)err_sys(err, "make a pipe");
         return -1;
     }
@@ -112,7 +116,7 @@ static bool run(const char *const *options, size_t count, const char *option, co
     return fine;
 }
 
-/* Is it there, with its child and the file? Then it has done its duty. */
+/* Is it there, with the file? */
 static bool look(const struct stat *want, struct err *err)
 {
     auto_free char *text = NULL;
@@ -125,12 +129,11 @@ static bool look(const struct stat *want, struct err *err)
         (!str_to_u64(str_trim(str_of(text, len)), INT32_MAX, &pid) && !err_set(err, ERR_INTERNAL, "no process id")))
         return false;
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, OUTSIDE_FD);
-    bool fine = stat(path, &st) == 0 && st.st_dev == want->st_dev && st.st_ino == want->st_ino;
-    (void)kill(-(pid_t)pid, SIGKILL); /* the group: its child too */
-    return fine || err_set(err, ERR_UNAVAILABLE, "CRIU brings processes back, but not the files that they had open");
+    return (stat(path, &st) == 0 && st.st_dev == want->st_dev && st.st_ino == want->st_ino) ||
+           err_set(err, ERR_UNAVAILABLE, "CRIU brings processes back, but not the files that they had open");
 }
 
-bool criu_test(int tools_fd, int outside_fd, struct err *err)
+static bool dump_and_restore(int tools_fd, int outside_fd, struct err *err)
 {
     static const char *const dump[] = { "dump" };
     static const char *const restore[] = { "restore", "--restore-detached", "--pidfile", "/run/pid" };
@@ -143,20 +146,40 @@ bool criu_test(int tools_fd, int outside_fd, struct err *err)
 
     if (!criu_enter(&room, err) || !name_outside(outside_fd, &st, name, err) || (pid = start(outside_fd, err)) < 0)
         return false;
-    if (!run(dump, COUNT_OF(dump), "--external", name, pid, pid, err)) {
-        (void)kill(-pid, SIGKILL);
+    if (!run(dump, COUNT_OF(dump), "--external", name, pid, pid, err))
         return err_wrap(err, "dump");
-    }
-    (void)waitpid(pid, NULL, 0); /* CRIU has ended it */
+    /* CRIU has ended them. The number of one that has not been waited for is still taken. */
     while (wait(NULL) > 0 || errno == EINTR)
         ;
     (void)snprintf(inherit, sizeof inherit, "fd[%d]:%s", outside_fd, name + 1); /* add_part() in restore.c says why */
     if (!fd_set_cloexec(outside_fd, false, err))
         return false;
-    /* Their numbers are the host's: another process may have one of them by now, and let go of it soon. */
-    struct err again;
-    for (int i = 0; !run(restore, COUNT_OF(restore), "--inherit-fd", inherit, 0, 0, i ? &again : err); i++)
-        if (i == TRIES - 1 || usleep(PAUSE_MS * 1000) < 0)
-            return err_wrap(err, "restore");
+    if (!run(restore, COUNT_OF(restore), "--inherit-fd", inherit, 0, 0, err))
+        return err_wrap(err, "restore");
     return look(&st, err);
+}
+
+bool criu_test(int tools_fd, int outside_fd, struct err *err)
+{
+    struct err why = { 0 };
+    int pipe_fds[2];
+
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0 || unshare(CLONE_NEWPID) < 0)
+        return err_sys(err, "prepare a test of CRIU");
+    auto_close int read_fd = pipe_fds[0];
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (dump_and_restore(tools_fd, outside_fd, &why))
+            why.kind = ERR_NONE;
+        _exit(write(pipe_fds[1], &why, sizeof why) == sizeof why ? 0 : 1);
+    }
+    fd_close(&pipe_fds[1]);
+    if (pid < 0)
+        return err_sys(err, "fork");
+    if (read(read_fd, &why, sizeof why) != sizeof why)
+        (void)err_set(&why, ERR_INTERNAL, "the process that tried it has died");
+    (void)waitpid(pid, NULL, 0);
+    *err = why;
+    return why.kind == ERR_NONE;
 }

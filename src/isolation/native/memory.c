@@ -18,7 +18,14 @@
 #include "isolation/native/criu_test.h"
 #include "isolation/native/park.h"
 
-enum { CPUINFO_BYTES = 4 << 20, VERSION_BYTES = 64, CHUNK_BYTES = 64 * 1024, TEST_MS = 30000 };
+enum { CPUINFO_BYTES = 4 << 20, VERSION_BYTES = 64, CHUNK_BYTES = 64 * 1024 };
+
+enum {
+    TEST_MS = 30000,
+    TEST_AGAIN_MS = 5000, /* the first time… */
+    TEST_AGAIN_TIMES = 6, /* …and then so many times longer than the one before: 20 minutes in all */
+    TESTS = 5,
+};
 
 /* ---- where images can be restored ---- */
 
@@ -131,12 +138,17 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
     return true;
 }
 
+static void say_why(struct memory *memory, const struct err *why)
+{
+    (void)err_set(&memory->why, ERR_UNAVAILABLE, "the memory of sandboxes is not written to disk here: %s",
+                  why->message);
+    log_info("native: paused sandboxes stay in memory, or are kept without it: %s", err_text(why));
+}
+
 static void turn_off(struct native *native, const struct err *why)
 {
     fd_close(&native->memory.tools_fd);
-    (void)err_set(&native->memory.why, ERR_UNAVAILABLE, "the memory of sandboxes is not written to disk here: %s",
-                  why->message);
-    log_info("native: paused sandboxes stay in memory, or are kept without it: %s", err_text(why));
+    say_why(&native->memory, why);
 }
 
 /* ---- the test ---- */
@@ -149,18 +161,42 @@ static bool test_work(struct helper_voice *voice, void *context, struct err *err
     return criu_test(native->memory.tools_fd, native->enter_fd, err);
 }
 
+static bool start_test(struct native *native, struct err *err);
+
+static void test_again(struct timer *timer)
+{
+    struct native *native = container_of(timer, struct native, memory.again);
+    struct err err;
+
+    if (!start_test(native, &err))
+        log_warn("native: no further test of CRIU: %s", err_text(&err));
+}
+
 static void test_ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
 {
     struct native *native = context;
+    struct memory *memory = &native->memory;
     struct err why;
 
     (void)figures;
-    native->memory.test = NULL;
-    if (!err)
+    memory->test = NULL;
+    if (!err) {
+        if (memory->has_failed)
+            log_info("native: CRIU works now: the memory of paused sandboxes is written to disk");
+        memory->has_failed = false;
         return;
+    }
     (void)err_set(&why, ERR_UNAVAILABLE, "CRIU does not work on this machine");
     (void)err_wrap(&why, "%s", err_text(err));
-    turn_off(native, &why);
+    if (!memory->has_failed)
+        say_why(memory, &why);
+    memory->has_failed = true;
+    if (memory->tests == TESTS)
+        return;
+    uint64_t pause_ms = TEST_AGAIN_MS;
+    for (unsigned i = 1; i < memory->tests; i++)
+        pause_ms *= TEST_AGAIN_TIMES;
+    timer_set(&memory->again, native->loop, pause_ms, test_again);
 }
 
 static bool start_test(struct native *native, struct err *err)
@@ -174,6 +210,7 @@ static bool start_test(struct native *native, struct err *err)
                                     .dir_count = 2,
                                     .patience_ms = TEST_MS };
 
+    memory->tests++;
     memory->test = helper_start(native->helpers, &job, err);
     return memory->test != NULL;
 }
@@ -192,12 +229,13 @@ void memory_open(struct native *native, const char *tools)
 
 void memory_close(struct native *native)
 {
+    timer_clear(&native->memory.again);
     fd_close(&native->memory.tools_fd);
 }
 
 bool memory_works(const struct native *native, struct err *err)
 {
-    if (native->memory.tools_fd >= 0)
+    if (native->memory.tools_fd >= 0 && !native->memory.has_failed)
         return true;
     *err = native->memory.why;
     return false;

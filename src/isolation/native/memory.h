@@ -12,6 +12,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "io/loop.h"
 #include "isolation/driver.h"
 #include "isolation/native/image.h"
 
@@ -23,11 +24,15 @@ struct memory {
     struct err why; /* …because of this: ERR_UNAVAILABLE, without sys */
     struct image_origin origin;
     struct helper *test; /* under way, or NULL */
+    unsigned tests;      /* that were begun */
+    bool has_failed;     /* the last one that ended */
+    struct timer again;
 };
 
 /*
  * `tools` is the path of CRIU's root; NULL: memory is not to be written. Never fails: then it is off, and the log says why.
  * The test goes on behind it. Until it ends memory counts as working: a call that fails leaves its sandbox as it was.
+ * A test that fails is made again a few times: a machine that has just booted may be too busy for it.
  */
 void memory_open(struct native *native, const char *tools);
 void memory_close(struct native *native);

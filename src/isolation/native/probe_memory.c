@@ -2,8 +2,10 @@
  * Can the memory of sandboxes be written to disk here? doctor runs the test that keeper runs at its start.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +18,7 @@
 
 enum { VERSION_BYTES = 64 };
 
-/* In a child, because the test leaves the host's tree. */
+/* In a child, because the test changes what its process is. */
 static bool try_criu(int tools_fd, struct err *err)
 {
     auto_close int outside_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -28,6 +30,7 @@ static bool try_criu(int tools_fd, struct err *err)
     pid_t pid = fork();
     if (pid == 0) {
         struct err why = { 0 };
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (criu_test(tools_fd, outside_fd, &why))
             why.kind = ERR_NONE;
         _exit(write(pipe_fds[1], &why, sizeof why) == sizeof why ? 0 : 1);
