@@ -402,7 +402,8 @@ static bool refuse(struct err *err)
         return false; /* says so already */
     (void)err_set(err, ERR_CONFLICT,
                   "its memory could not be brought back; it can be started from its files (on_resume='reboot')");
-    return err_wrap(err, "%s", err_text(&why));
+    /* What CRIU's log is explained with is said of dumps: the line of it is enough. */
+    return err_wrap(err, "%s", strncmp(why.trail, "CRIU: ", 6) == 0 ? why.trail : err_text(&why));
 }
 
 static struct cgroup_limits limits_of(const struct plan *plan)
