@@ -308,12 +308,16 @@ static void there_are_limits_and_they_say_what_to_do(void **state)
     assert_int_equal(s->rig.fake.pause_calls[PAUSE_SNAPSHOT], 2); /* none was taken in vain */
     answer = remove_ref(s, id);
     assert_int_equal(answer.status, 204);
-    s->actions.snapshots.bytes = 5000; /* one has 3000 */
+    s->actions.snapshots.bytes = 10000; /* one has 3000, and a team half of it */
     answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{}");
     check_error(s, &answer, 429, "MB");
     assert_int_equal(s->rig.fake.pause_calls[PAUSE_DROP], 2); /* what could not be recorded does not stay */
     assert_int_equal(listed(s, ""), 1);
     s->actions.snapshots.bytes = 6000;
+    answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/fork"), "{}");
+    check_error(s, &answer, 429, "MB");
+    assert_int_equal(s->rig.fake.pause_calls[PAUSE_SNAPSHOT], 3);
+    s->actions.snapshots.bytes = 12000;
     take(s, source, "{}");
 }
 
