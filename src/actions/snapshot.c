@@ -2,7 +2,7 @@
  * Snapshots: kept copies of sandboxes, which are templates of the team that made them.
  *
  * A snapshot is in two places: the driver has its bytes, the store has its row. It is made in this order and removed in
- * the other, so that a row never names bytes that are not there. Whatever a call could not drop (keeper was away, the
+ * the other, so that a row never names bytes that are not there. Bytes without a row go when front starts again. Whatever a call could not drop (keeper was away, the
  * server ended) stays in the store as removed, and the next call that makes or removes a snapshot drops it.
  */
 #include "actions/actions.h"

@@ -65,7 +65,7 @@ typedef void driver_started_fn(void *context, const struct started *started, con
  * was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
-/* The answer to a call of a pause. `kept` is of a snapshot only. With an err the sandbox is as it was before the call. */
+/* The answer to a call of a pause. `kept` is of a snapshot or a list. With an err the sandbox is as it was before the call. */
 typedef void driver_kept_fn(void *context, const struct kept *kept, const struct err *err);
 enum exit_cause {
     EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
@@ -89,6 +89,8 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *               as before.
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
+ *   LIST        kept->layers are the ids of the snapshots after `id` (empty: of the first ones), in order, as many as fit;
+ *               none: there are no more.
  *
  * A frozen sandbox cannot be dialed, listened in or linked to (ERR_CONFLICT); it can be measured and stopped.
  *
@@ -97,7 +99,7 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  * written to disk; err says which and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine
  * cannot (no freezer, no CRIU); err says why. ERR_FULL: the disk.
  */
-enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_CALL_COUNT };
+enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_LIST, PAUSE_CALL_COUNT };
 
 struct driver_ops {
     const char *name;
@@ -125,6 +127,7 @@ struct driver_ops {
     void (*park)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*snapshot)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
+    void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
                        struct err *err);
     /* NULL for a remote driver: keeper gives these sockets to egress and to no other. */
@@ -214,7 +217,7 @@ static inline must_use bool driver_divert(struct driver *driver, const char *id,
     return driver->ops->divert(driver, id, out_fds, err);
 }
 
-/* On a worker: one of the calls of a pause, see enum pause_call. `out` is written by PAUSE_SNAPSHOT and may be NULL. */
+/* On a worker: one of the calls of a pause, see enum pause_call. `out` is what SNAPSHOT and LIST give, and may be NULL. */
 static inline must_use bool driver_pause_call(struct driver *driver, enum pause_call call, const char *id, bool memory,
                                               struct kept *out, struct err *err)
 {

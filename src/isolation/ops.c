@@ -273,7 +273,7 @@ static void got_kept(void *context, const struct kept *kept, const struct err *e
 static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
     [PAUSE_FREEZE] = "pause a sandbox in memory",     [PAUSE_THAW] = "resume a sandbox from memory",
     [PAUSE_PARK] = "keep a paused sandbox on disk",   [PAUSE_SNAPSHOT] = "make snapshots",
-    [PAUSE_DROP] = "remove snapshots: it makes none",
+    [PAUSE_DROP] = "remove snapshots: it makes none", [PAUSE_LIST] = "list snapshots: it makes none",
 };
 
 static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)
@@ -293,6 +293,8 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
         can->snapshot(driver, id, memory, got_kept, call);
     else if (ask->pause.call == PAUSE_DROP && can->drop)
         can->drop(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_LIST && can->list_snapshots)
+        can->list_snapshots(driver, id, got_kept, call);
     else {
         (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot %s", pause_call_does[ask->pause.call]);
         got_kept(call, NULL, &err);
@@ -355,7 +357,9 @@ static void unpack_pause(struct unpack *in, struct op_ask *out)
     out->pause.call = (enum pause_call)call;
     if (out->pause.memory && call != PAUSE_PARK && call != PAUSE_SNAPSHOT)
         in->failed = true;
-    if (call == PAUSE_DROP ? !plan_layer_id_valid(out->pause.id) : !message_sandbox_id_valid(out->pause.id))
+    bool is_first_page = call == PAUSE_LIST && !out->pause.id[0];
+    if (call >= PAUSE_DROP ? !is_first_page && !plan_layer_id_valid(out->pause.id)
+                           : !message_sandbox_id_valid(out->pause.id))
         in->failed = true;
 }
 
@@ -400,7 +404,7 @@ static void pack_kept(struct buf *out, const struct kept *kept)
         pack_str(out, str_from(kept->layers[i]));
 }
 
-/* A snapshot has an id, which is also its last layer's; the other calls keep nothing. */
+/* A snapshot has an id, which is also its last layer's; a list goes on after what was asked; the other calls keep nothing. */
 static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct kept *out)
 {
     unpack_text(in, out->id, sizeof out->id);
@@ -416,8 +420,11 @@ static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct ke
     bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT;
     if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
                           strcmp(out->layers[out->layer_count - 1], out->id) != 0
-                    : out->id[0] != '\0' || out->layer_count)
+                    : out->id[0] != '\0' || (out->layer_count && asked->pause.call != PAUSE_LIST))
         in->failed = true;
+    for (uint32_t i = 0; asked->pause.call == PAUSE_LIST && i < out->layer_count; i++)
+        if (strcmp(out->layers[i], i ? out->layers[i - 1] : asked->pause.id) <= 0)
+            in->failed = true;
 }
 
 void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)

@@ -39,7 +39,7 @@ struct op_ask {
     uint32_t which_count;
     struct {
         enum pause_call call;
-        char id[LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP a snapshot's */
+        char id[LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP and PAUSE_LIST a snapshot's */
         bool memory;             /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
     } pause;
 };
@@ -58,7 +58,7 @@ struct op_answer {
     bool gone, has_network;
     struct held *held; /* on the heap; a page of LIMIT_HELD_PAGE of a list that is sorted by id */
     bool more;         /* after that page */
-    struct kept kept;  /* of PAUSE_SNAPSHOT; else all zero */
+    struct kept kept;  /* of PAUSE_SNAPSHOT and PAUSE_LIST; else all zero */
     struct stats stats[LIMIT_STATS];
     uint32_t count; /* of held or stats */
 };

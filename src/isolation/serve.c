@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "isolation/networks.h"
 #include "isolation/ops.h"
@@ -149,6 +150,23 @@ static void tell_egress(const struct owed *owed)
     networks_exited(networks, owed->sandbox, buf_str(&payload));
 }
 
+static void is_dropped(void *context, const struct kept *kept, const struct err *err)
+{
+    (void)context;
+    (void)kept;
+    if (err)
+        log_warn("keeper: a snapshot that nobody waits for is still there: %s", err_text(err));
+}
+
+/* The front that asked for it has ended, and the next one has looked for such snapshots before this one was there. */
+static void drop_unclaimed(const struct owed *owed, const struct op_answer *answer)
+{
+    struct driver *driver = owed->serve->driver;
+
+    if (owed->type == MESSAGE_PAUSE && owed->pause_call == PAUSE_SNAPSHOT && driver->ops->drop)
+        driver->ops->drop(driver, answer->kept.id, is_dropped, NULL);
+}
+
 static void owed_done(struct op_call *call, struct op_answer *answer, const struct err *err)
 {
     struct owed *owed = container_of(call, struct owed, call);
@@ -161,6 +179,8 @@ static void owed_done(struct op_call *call, struct op_answer *answer, const stru
     }
     if (owed->channel)
         reply(owed->channel, owed->type, owed->id, answer, err);
+    else if (serve_lives && !err)
+        drop_unclaimed(owed, answer);
     fd_close(&answer->fd);
     if (serve_lives && !err)
         tell_egress(owed); /* after the reply, for which a client waits */
@@ -184,7 +204,7 @@ static struct op_call *owe(struct serve *serve, struct channel *channel, enum me
     };
     if (type == MESSAGE_START)
         memcpy(owed->sandbox, ask->plan.id, sizeof owed->sandbox);
-    else if (type == MESSAGE_PAUSE && ask->pause.call != PAUSE_DROP)
+    else if (type == MESSAGE_PAUSE && ask->pause.call < PAUSE_DROP)
         memcpy(owed->sandbox, ask->pause.id, sizeof owed->sandbox); /* it has the form of one: it was checked */
     if (owed->next)
         owed->next->at = &owed->next;

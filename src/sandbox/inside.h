@@ -278,6 +278,14 @@ void sandbox_take_back(struct sandbox *sb, int guestlink_fd);
 void turn_begin(struct sandbox *sb, struct turns *turns);
 void turn_end(struct sandbox *sb, struct turns *turns, const struct err *err);
 
+/* ---- kept.c ---- */
+
+/*
+ * Before the first request: removes snapshots that no row names. A front before us has died before it could write the row, or
+ * while it made copies; nobody else would ever find them.
+ */
+void snapshots_drop_unknown(struct sandboxes *all);
+
 /* ---- snapshot.c ---- */
 
 struct lane *forking_lane(struct workers *workers) must_use; /* for workers that help with forks */

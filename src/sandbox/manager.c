@@ -932,6 +932,7 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     for (uint32_t i = 0; i < held_count; i++)
         if (!is_row(rows, row_count, str_from(held[i].id)))
             discard(remember(all, str_from(held[i].id), NULL), "not in the store");
+    snapshots_drop_unknown(all);
     workers_run(all->config.workers, &relink->job);
     return true;
 }

@@ -320,6 +320,18 @@ bool store_snapshot_removed(struct store *store, struct arena *arena, struct str
            err_wrap(err, "list removed snapshots");
 }
 
+bool store_snapshot_is_known(struct store *store, struct str kept_id, bool *out, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    uint64_t count;
+
+    if (!ask_number(store, "SELECT COUNT(*) FROM snapshots WHERE kept_id = $1", SQL_ARGS(sql_text(kept_id)), &count,
+                    err))
+        return err_wrap(err, "look for a snapshot");
+    *out = count > 0;
+    return true;
+}
+
 bool store_snapshot_forget(struct store *store, struct str kept_id, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);

@@ -192,6 +192,8 @@ bool store_snapshot_remove(struct store *store, struct str team_id, struct str i
 /* What this node's removed and replaced builds have kept on disk: the driver drops each, then _forget() it. */
 bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
                             struct err *err) must_use;
+/* Is there a row, perhaps as removed? */
+bool store_snapshot_is_known(struct store *store, struct str kept_id, bool *out, struct err *err) must_use;
 bool store_snapshot_forget(struct store *store, struct str kept_id, struct err *err) must_use;
 
 /* ---- sandboxes ---- */

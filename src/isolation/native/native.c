@@ -258,6 +258,7 @@ static const struct driver_ops native_ops = {
     .park = native_park,
     .snapshot = native_snapshot,
     .drop = native_drop,
+    .list_snapshots = native_list_snapshots,
     .divert = native_divert,
     .free = native_free,
 };

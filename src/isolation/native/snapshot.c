@@ -498,6 +498,45 @@ void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, vo
     done(context, NULL, fine ? NULL : &err);
 }
 
+static int in_order(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* Puts it among the first ones, if it is one of them. */
+static void note_id(struct kept *page, const char *id)
+{
+    char(*last)[LAYER_ID_BYTES] = &page->layers[LIMIT_LAYERS - 1];
+
+    if (page->layer_count < LIMIT_LAYERS)
+        last = &page->layers[page->layer_count++];
+    else if (strcmp(id, *last) > 0)
+        return;
+    (void)snprintf(*last, sizeof *last, "%s", id);
+    qsort(page->layers, page->layer_count, sizeof page->layers[0], in_order);
+}
+
+void native_list_snapshots(struct driver *driver, const char *after, driver_kept_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    int fd = openat(native->snapshots_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    struct kept page = { 0 };
+    struct err err;
+
+    if (!dir) {
+        (void)err_sys(&err, "read snapshots");
+        fd_close(&fd);
+        done(context, NULL, &err);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (plan_layer_id_valid(entry->d_name) && strcmp(entry->d_name, after) > 0)
+            note_id(&page, entry->d_name);
+    (void)closedir(dir);
+    done(context, &page, NULL);
+}
+
 /* ---- a new keeper ---- */
 
 static bool is_whole(const struct native *native, const char *name)

@@ -31,5 +31,7 @@ bool snapshot_made_layer(int layers_fd, const char *layer) must_use;
 /* driver_ops.snapshot and .drop */
 void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
 void native_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
+/* In pages; the directory is read each time: it is asked for once at each start of front. */
+void native_list_snapshots(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
 
 #endif

@@ -287,6 +287,12 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
         ok = false;
     } else if (call == PAUSE_DROP) {
         snprintf(fake->dropped, sizeof fake->dropped, "%s", id);
+    } else if (call == PAUSE_LIST) {
+        *out = (struct kept){ 0 };
+        if (fake->unknown && strcmp(fake->unknown, id) > 0)
+            snprintf(out->layers[out->layer_count++], LAYER_ID_BYTES, "%s", fake->unknown);
+        if (fake->known && strcmp(fake->known, id) > 0)
+            snprintf(out->layers[out->layer_count++], LAYER_ID_BYTES, "%s", fake->known);
     } else if (!held || (call != PAUSE_PARK && held->state >= HELD_PARKED)) {
         ok = err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     } else if (call == PAUSE_FREEZE) {

@@ -85,6 +85,7 @@ struct fake {
                      enum pause_call call); /* called when one has worked, without the lock; may be NULL */
     void *pause_context;
     char dropped[LAYER_ID_BYTES]; /* the last one */
+    const char *unknown, *known;  /* snapshots that are listed, in this order; NULL: none */
 };
 
 void fake_make(struct fake *fake);

@@ -38,6 +38,10 @@ struct world {
     bool memory;
     char paused_id[LAYER_ID_BYTES];
     enum err_kind pause_fails;
+    bool lists_wrongly; /* the same twice */
+    bool pause_later;   /* the answer waits here: */
+    driver_kept_fn *later;
+    void *later_context;
     unsigned listed;                   /* by list_many() */
     void (*work)(struct world *world); /* runs on a thread, as a worker would */
 };
@@ -492,6 +496,11 @@ static void note_pause(struct driver *driver, enum pause_call call, const char *
     world->paused[world->pauses++] = call;
     world->memory = memory;
     (void)snprintf(world->paused_id, sizeof world->paused_id, "%s", id);
+    if (world->pause_later) {
+        world->later = done;
+        world->later_context = context;
+        return;
+    }
     if (world->pause_fails) {
         (void)err_set(&err, world->pause_fails, "a process is being debugged");
         done(context, NULL, &err);
@@ -529,6 +538,19 @@ static void note_drop(struct driver *driver, const char *snapshot, driver_kept_f
     note_pause(driver, PAUSE_DROP, snapshot, false, done, context);
 }
 
+/* One page, and then none. */
+static void note_list(struct driver *driver, const char *after, driver_kept_fn *done, void *context)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    struct kept page = { .layer_count = after[0] == '\0' ? 2 : 0 };
+
+    world->paused[world->pauses++] = PAUSE_LIST;
+    (void)snprintf(world->paused_id, sizeof world->paused_id, "%s", after);
+    memset(page.layers[0], 'a', LAYER_ID_BYTES - 1);
+    memset(page.layers[1], world->lists_wrongly ? 'a' : 'b', LAYER_ID_BYTES - 1);
+    done(context, &page, NULL);
+}
+
 static void can_pause(struct world *world)
 {
     world->ops = *world->fake.driver.ops;
@@ -537,6 +559,7 @@ static void can_pause(struct world *world)
     world->ops.park = note_park;
     world->ops.snapshot = note_snapshot;
     world->ops.drop = note_drop;
+    world->ops.list_snapshots = note_list;
     world->fake.driver.ops = &world->ops;
 }
 
@@ -549,7 +572,7 @@ static void pause_in_every_way(struct world *world)
 
     for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
         bool memory = call == PAUSE_PARK || call == PAUSE_SNAPSHOT;
-        const char *id = call == PAUSE_DROP ? a_snapshot : "sandbox1";
+        const char *id = call >= PAUSE_DROP ? a_snapshot : "sandbox1";
         assert_true(driver_pause_call(world->remote, (enum pause_call)call, id, memory, &kept, &err));
         assert_int_equal(world->paused[call], call);
         assert_string_equal(world->paused_id, id);
@@ -563,6 +586,11 @@ static void pause_in_every_way(struct world *world)
     assert_int_equal(kept.layer_count, 2);
     assert_int_equal(kept.layers[0][0], 'a');
     assert_string_equal(kept.layers[1], a_snapshot);
+    assert_true(driver_pause_call(world->remote, PAUSE_LIST, "", false, &kept, &err));
+    assert_int_equal(kept.layer_count, 2);
+    assert_int_equal(kept.layers[1][0], 'b');
+    world->lists_wrongly = true;
+    assert_false(driver_pause_call(world->remote, PAUSE_LIST, "", false, &kept, &err));
     world->pause_fails = ERR_INVALID;
     assert_false(driver_pause_call(world->remote, PAUSE_PARK, "sandbox1", true, NULL, &err));
     assert_int_equal(err.kind, ERR_INVALID);
@@ -583,7 +611,7 @@ static void pause_in_vain(struct world *world)
     struct err err;
 
     for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
-        const char *id = call == PAUSE_DROP ? a_snapshot : "sandbox1";
+        const char *id = call >= PAUSE_DROP ? a_snapshot : "sandbox1";
         assert_false(driver_pause_call(world->remote, (enum pause_call)call, id, false, NULL, &err));
         assert_int_equal(err.kind, ERR_UNAVAILABLE);
         assert_int_equal(err.sys, 0);
@@ -665,6 +693,26 @@ static void a_park_of_a_snapshots_id_ends_front(void **state)
     can_pause(*state);
     send_pause(*state, PAUSE_PARK, a_snapshot, 0);
     check_malformed(*state);
+}
+
+/* Its front has died: nobody will ever know its id. */
+static void a_snapshot_that_nobody_waits_for_is_dropped(void **state)
+{
+    struct world *world = *state;
+
+    can_pause(world);
+    world->pause_later = true;
+    send_pause(world, PAUSE_SNAPSHOT, "sandbox1", 0);
+    assert_int_equal(world->pauses, 1);
+    serve_leave(world->serve, world->keeper);
+    struct kept kept = { .layer_count = 1 };
+    memcpy(kept.id, a_snapshot, sizeof kept.id);
+    memcpy(kept.layers[0], a_snapshot, sizeof kept.id);
+    world->pause_later = false;
+    world->later(world->later_context, &kept, NULL);
+    assert_int_equal(world->pauses, 2);
+    assert_int_equal(world->paused[1], PAUSE_DROP);
+    assert_string_equal(world->paused_id, a_snapshot);
 }
 
 /* ---- a long list ---- */
@@ -766,6 +814,7 @@ int main(void)
         REMOTE_CASE(a_park_of_a_path_ends_front),
         REMOTE_CASE(a_drop_of_something_that_is_no_snapshot_ends_front),
         REMOTE_CASE(a_park_of_a_snapshots_id_ends_front),
+        REMOTE_CASE(a_snapshot_that_nobody_waits_for_is_dropped),
         REMOTE_CASE(a_list_longer_than_a_message_comes_whole),
         REMOTE_CASE(sandboxes_on_disk_are_not_counted_as_running),
     };

@@ -38,6 +38,17 @@ static enum err_kind drop(struct world *world, const char *id)
     return wait_for(world, &answer);
 }
 
+static void check_list(struct world *world, const char *after, uint32_t count, const char *first)
+{
+    struct answer answer = { .loop = world->loop };
+
+    world->driver->ops->list_snapshots(world->driver, after, note_kept, &answer);
+    assert_int_equal(wait_for(world, &answer), ERR_NONE);
+    assert_int_equal(answer.kept.layer_count, count);
+    if (count)
+        assert_string_equal(answer.kept.layers[0], first);
+}
+
 static struct plan plan_from_kept(const char *id, const struct kept *kept)
 {
     struct plan plan = a_plan(id);
@@ -475,9 +486,26 @@ static void without_room_there_is_no_snapshot_and_the_sandbox_runs(void **state)
     check_says(again_fd, "ping", "pong");
 }
 
+static void snapshots_are_listed_in_order_until_they_are_dropped(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("one");
+
+    check_list(world, "", 0, NULL);
+    auto_close int fd = start(world, &plan);
+    struct kept a = take_snapshot(world, "one"), b = take_snapshot(world, "one");
+    const char *low = strcmp(a.id, b.id) < 0 ? a.id : b.id, *high = low == a.id ? b.id : a.id;
+    check_list(world, "", 2, low);
+    check_list(world, low, 1, high);
+    check_list(world, high, 0, NULL);
+    assert_int_equal(drop(world, low), ERR_NONE);
+    check_list(world, "", 1, high);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
+        NATIVE_CASE(snapshots_are_listed_in_order_until_they_are_dropped),
         NATIVE_CASE(a_snapshot_has_the_files_of_its_moment),
         NATIVE_CASE(what_was_frozen_or_parked_before_is_so_afterwards),
         NATIVE_CASE(layers_stay_while_a_snapshot_or_a_sandbox_has_them),

@@ -481,6 +481,31 @@ static void workers_that_all_fork_do_not_wait_for_each_other(void **state)
     assert_int_equal(rig->fake.pause_calls[PAUSE_DROP], LIMIT_WORKERS);
 }
 
+/* A front has died between the driver's answer and the row. */
+static void a_snapshot_without_a_row_is_dropped_at_the_next_start(void **state)
+{
+    static const char unknown[] = "0000000000000000000000000000000000000000000000000000000000000001",
+                      known[] = "0000000000000000000000000000000000000000000000000000000000000002";
+    const struct str layer = str_from(known);
+    const struct snapshot_caps caps = { 10, 10, 1 << 20 };
+    struct rig *rig = *state;
+    struct snapshot_row row = { .team_id = TEAM,
+                                .sandbox_id = STR("sandbox"),
+                                .source_template_id = STR("template"),
+                                .guestd_version = STR("1"),
+                                .layer_count = 1,
+                                .layers = &layer,
+                                .kept_id = layer };
+
+    MUST(store_snapshot_add(rig->disk.store, &row, &caps, &rig->arena, &row, &err));
+    rig_stop(rig);
+    rig->fake.unknown = unknown;
+    rig->fake.known = known;
+    rig_start(rig);
+    assert_int_equal(rig->fake.pause_calls[PAUSE_DROP], 1);
+    assert_string_equal(rig->fake.dropped, unknown);
+}
+
 /* And few of them have helpers, so that other calls find a worker. */
 static void of_many_forks_few_have_helpers(void **state)
 {
@@ -529,6 +554,7 @@ int main(void)
         MADE(copies_that_do_not_fit_fail_by_themselves),
         RUNNING(a_fork_that_cannot_be_attempted_does_nothing),
         MADE(workers_that_all_fork_do_not_wait_for_each_other),
+        RUNNING(a_snapshot_without_a_row_is_dropped_at_the_next_start),
         RUNNING(of_many_forks_few_have_helpers),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
