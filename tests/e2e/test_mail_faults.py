@@ -199,7 +199,7 @@ def test_a_kill_while_inboxes_are_made_leaves_no_directory(mail):
             job.result()
     kill_and_wait(wait_for(mail.front_pid))  # the list is that of a start
     again(lambda: mail.call("GET", "/mail/inboxes", headers=admin(mail)))
-    assert wait_for(lambda: directories(mail) == known(mail)), directories(mail) ^ known(mail)
+    assert wait_for(lambda: directories(mail) <= known(mail)), directories(mail) - known(mail)
     for inbox in made:
         assert again(lambda inbox=inbox: inbox.call("GET", f"/v1/mailboxes/{inbox.id}/inbox")).status == 200
 
@@ -225,7 +225,8 @@ def test_directories_without_a_row_are_removed_if_they_were_never_used(mail):
         mail.start()
         assert wait_for(lambda: not {empty, half, copy} & directories(mail)), directories(mail)
         assert wait_for(lambda: "belong to no inbox of the store, and stay" in mail.log_path.read_text())
-        assert directories(mail) == known(mail) | {forgotten}
+        # A row without a directory: tests of copied stores bring rows of another server here.
+        assert {used.id, unused.id, deleted.id, forgotten} <= directories(mail) <= known(mail) | {forgotten}
         assert (home / "lost+found").is_dir() and list((home / deleted.id).iterdir())
         assert unused.call("GET", f"/v1/mailboxes/{unused.id}/inbox").status == 200
         assert [row["subject"] for row in used.call("GET", f"/v1/mailboxes/{used.id}/emails").json["emails"]] == ["hello"]

@@ -577,6 +577,25 @@ static void what_belongs_to_others_looks_like_what_does_not_exist(void **state)
     assert_int_equal(count, 3);
 }
 
+static void a_row_that_cannot_be_read_leaves_the_others_in_the_list(void **state)
+{
+    struct fixture *f = *state;
+    struct made alice, bob;
+    struct inbox_info *list;
+    size_t before, count;
+    char query[160];
+
+    make_inbox(f, "alice", "", &alice);
+    make_inbox(f, "bob", "", &bob);
+    MUST(action_inbox_list(&f->actions, &f->operator_, f->arena, &list, &before, &err));
+    snprintf(query, sizeof query, "UPDATE mail_inboxes SET profile = 'QUJD' WHERE id = '%s'", alice.info.id);
+    temp_store_by_hand(&f->rig.disk, query);
+    MUST(action_inbox_list(&f->actions, &f->operator_, f->arena, &list, &count, &err));
+    assert_int_equal(count, before - 1);
+    for (size_t i = 0; i < count; i++)
+        assert_string_not_equal(list[i].id, alice.info.id);
+}
+
 static void the_operator_reads_and_sends_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -1724,6 +1743,7 @@ int main(void)
         DESK_CASE(the_store_shows_no_name_address_or_key),
         DESK_CASE(settings_of_an_inbox_are_its_own_administrators),
         DESK_CASE(what_belongs_to_others_looks_like_what_does_not_exist),
+        DESK_CASE(a_row_that_cannot_be_read_leaves_the_others_in_the_list),
         DESK_CASE(the_operator_reads_and_sends_nothing),
         DESK_CASE(the_name_of_a_key_does_not_look_like_its_scopes),
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
