@@ -726,6 +726,11 @@ static void check_comes_back(struct world *world, const struct plan *plan, const
 {
     struct answer answer = start_from(world, plan);
 
+    /* Its files may still be synced: then it says so, and a caller tries again. */
+    for (int i = 0; i < 500 && !answer.fine && answer.err.kind == ERR_CONFLICT; i++) {
+        turn_for(world->loop, 20);
+        answer = start_from(world, plan);
+    }
     if (!answer.fine)
         fail_msg("start: %s", err_text(&answer.err));
     auto_free char *text = ask(answer.fd, "recall");

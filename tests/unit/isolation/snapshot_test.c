@@ -493,6 +493,7 @@ static void snapshots_are_listed_in_order_until_they_are_dropped(void **state)
 
     check_list(world, "", 0, NULL);
     auto_close int fd = start(world, &plan);
+    check_says(fd, "ping", "pong");
     struct kept a = take_snapshot(world, "one"), b = take_snapshot(world, "one");
     const char *low = strcmp(a.id, b.id) < 0 ? a.id : b.id, *high = low == a.id ? b.id : a.id;
     check_list(world, "", 2, low);

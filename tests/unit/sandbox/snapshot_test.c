@@ -487,7 +487,7 @@ static void a_snapshot_without_a_row_is_dropped_at_the_next_start(void **state)
     static const char unknown[] = "0000000000000000000000000000000000000000000000000000000000000001",
                       known[] = "0000000000000000000000000000000000000000000000000000000000000002";
     const struct str layer = str_from(known);
-    const struct snapshot_caps caps = { 10, 10, 1 << 20 };
+    const struct snapshot_caps caps = { 10, 10, 1 << 20, 1 << 20 };
     struct rig *rig = *state;
     struct snapshot_row row = { .team_id = TEAM,
                                 .sandbox_id = STR("sandbox"),
