@@ -15,8 +15,6 @@
 #include "http/http.h"
 #include "io/address.h"
 
-#define CALL_TIMEOUT_MS 130000 /* wait_for_email takes 120 s at most, a create 60 s */
-
 /* ---- where ---- */
 
 bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
@@ -196,7 +194,7 @@ bool client_open(struct client *client, struct cli *cli, enum client_as as, stru
 {
     const char *key = own_key(cli, as), *url = client_url(cli, as);
 
-    *client = (struct client){ .cli = cli, .is_by_url = url != NULL, .timeout_ms = CALL_TIMEOUT_MS };
+    *client = (struct client){ .cli = cli, .is_by_url = url != NULL, .timeout_ms = CLIENT_CALL_MS };
     if (url ? !client_parse_url(str_from(url), client->address, err)
             : !client_server_address(cli_data(cli), client->address, err))
         return false;

@@ -24,6 +24,7 @@
 
 enum {
     CLIENT_ADDRESS_BYTES = 64,
+    CLIENT_CALL_MS = 130000, /* wait_for_email takes 120 s at most, a create 60 s */
     CLIENT_PAUSE_MS =
         LIMIT_PAUSE_MS + 60000, /* what the server gives a pause or a snapshot, which may copy gigabytes */
 };

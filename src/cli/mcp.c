@@ -32,6 +32,7 @@ static bool open_client(struct client *client, struct cli *cli, struct err *err)
         return err_set(err, ERR_INVALID, "set MULTIMAIL_API_URL or LOBSTERMAIL_API_URL, or give --url");
     client->cli = cli;
     client->is_by_url = true;
+    client->timeout_ms = CLIENT_CALL_MS;
     client->credential_name = STR("Authorization");
     client->credential_from = "the mail key of the environment";
     struct str bearer = arena_format(&cli->arena, "Bearer %s", key);
