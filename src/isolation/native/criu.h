@@ -7,7 +7,8 @@
  *   mounts    a root of its own with CRIU and its libraries, read-only, from a directory that only root can write; /proc; the
  *             directory of the image; for a restore the sandbox's own file systems. Nothing of the host's tree
  *   network   none
- *   limits    a restore runs inside the sandbox's cgroup; both have LIMIT_DUMP_MS; a dump writes no file above LIMIT_IMAGE_FILE_BYTES, and
+ *   limits    a restore runs inside the sandbox's cgroup; both have LIMIT_DUMP_MS; a dump writes no file above
+ *             LIMIT_IMAGE_FILE_BYTES, and
  *             ends when the disk has no more than LIMIT_ROOM_BYTES
  *   power     without the capabilities that it does not need (criu.c has the list)
  *

@@ -8,7 +8,8 @@
 #include "base/err.h"
 
 /*
- * In a helper, whose next children are in another process namespace then: takes about 100 ms. outside_fd is a file of keeper's that no mount table has:
+ * In a helper, whose next children are in another process namespace then: takes about 100 ms. outside_fd is a file of
+ * keeper's that no mount table has:
  * the processes have it open, and must have it open again.
  */
 bool criu_test(int tools_fd, int outside_fd, struct err *err) must_use;

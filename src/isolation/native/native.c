@@ -1,6 +1,7 @@
 /*
  * The driver itself: what it holds, and the calls that are one step each. start.c makes a sandbox (child.c is the half
- * inside), freeze.c makes it stand still, park.c leaves it to the disk, box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c
+ * inside), freeze.c makes it stand still, park.c leaves it to the disk, box.c ends it, adopt.c finds the sandboxes of an
+ * earlier keeper, and handover.c
  * gives descriptors to guestd.
  */
 #include "isolation/native/native.h"

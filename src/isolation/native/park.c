@@ -198,7 +198,8 @@ void park_await(struct box *box, driver_kept_fn *done, void *context)
 /* ---- the end ---- */
 
 /*
- * The record has no process and no slot any more, and says what this keeper says. Before the slot is free: a new keeper must not take it for this sandbox
+ * The record has no process and no slot any more, and says what this keeper says. Before the slot is free: a new keeper
+ * must not take it for this sandbox
  * when another one has it.
  */
 static bool forget_process(int sandbox_fd, enum held_state held, struct err *err)

@@ -3,7 +3,8 @@
  *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
  *            handovers
  *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
- *            limits are wider for now, since guestd and CRIU are in there too; writes down the slot's ids in place of those of the image; runs CRIU
+ *            limits are wider meanwhile, since guestd and CRIU are in there too; writes down the slot's ids in place of those
+ *            of the image; runs CRIU
  *            Before that it marks what was parked as resumed (state.h), and waits for the disk
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
