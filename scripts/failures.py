@@ -18,6 +18,7 @@ PART = re.compile(r"^## (\S+)$")
 PART_END = re.compile(r"^## (\S+): \d+ passed, (\d+) failed")
 PYTEST_SUMMARY = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\])?)?)(?: - (.*))?$")
 PYTEST_HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?([A-Za-z].*?) _+$")  # a long name has one underscore
+AGAIN = re.compile(r"^passed only at the second try: (.*)$", re.MULTILINE)  # by the runners: see tests/e2e/run.py
 PYTEST_ENDED = re.compile(r"^pytest ended with code -?\d+: .*$")  # by tests/e2e/run.py
 # What pytest-timeout prints before the stacks, right behind what pytest has printed so far of this line.
 TIMEOUT = re.compile(r"^(.*?)\s*\+{5,} Timeout \+{5,}$")
@@ -59,6 +60,12 @@ def of_meson(testlog):
         if test["result"] not in ("OK", "SKIP", "EXPECTEDFAIL"):
             found += of_program(test["name"].split(" / ")[-1], test["result"], test.get("stdout", ""), test.get("stderr", ""))
     return found
+
+
+def programs_of_meson(testlog):
+    """The programs of testlog.json that failed, by the names that `meson test` takes."""
+    tests = [json.loads(text) for text in testlog.splitlines()]
+    return [test["name"].split(" / ")[-1] for test in tests if test["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")]
 
 
 def of_program(name, result, out, errors):
@@ -151,7 +158,10 @@ def of_parts(log):
 
 
 def in_part(part, lines):
-    inner = of_pytest(lines) + of_tap(lines) or unnamed("\n".join(lines))
+    inner = of_pytest(lines) + of_tap(lines)
+    passed = AGAIN.findall("\n".join(lines))
+    first = {one.test: one for one in reversed(inner) if one.test not in passed}  # one that fails twice is named once
+    inner = list(reversed(first.values())) or unnamed("\n".join(lines))
     return [Failure(f"{part} {one.test}".strip(), one.wrong, one.detail) for one in inner]
 
 

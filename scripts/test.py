@@ -3,7 +3,8 @@
 N skipped]'.
 
 Says what it does before it does it. A suite that cannot run here says why and counts as skipped. One that breaks or
-takes too long counts as a failure. What the failed tests printed is shown after their suite (failures.py finds it); the
+takes too long counts as a failure. A test that fails is tried once more by itself, unless several fail; one that passes
+then counts as passed, and is named at the end: it is a fault of the test or of the program all the same. What the failed tests printed is shown after their suite (failures.py finds it); the
 whole logs are in build/test-logs. `test.py NAME…` runs only those.
 
 Suites that use all processors run in turn. Those with real servers mostly wait, so they run at the same time, each with
@@ -30,6 +31,8 @@ FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "10"))
 TEST_DATA = os.environ.get("CLOISTER_TEST_DATA", "/var/lib/cloister-test")  # as in tests/e2e/server.py
 TALLY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 DETAIL_LINES = 120  # of all failures of a suite
+AGAIN_MAX = 3  # failed programs of one suite that get a second try; more of them are no accident
+AGAIN_SECONDS = 300
 END_SECONDS = 10  # for what was killed to be gone
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
@@ -190,18 +193,40 @@ def meson_count(testlog):
 def meson_suite(suite, name, seconds, prefix=()):
     if not configure(suite, "build-asan", "-Db_sanitize=address,undefined", "-Dtest_holes=true") or not compile_all(suite, "build-asan"):
         return Count(failed=1)
-    log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
-    log.unlink(missing_ok=True)
     say(f"running the {name} tests")
-    suite.run(*prefix, "meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
-              "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), seconds=seconds)
-    if not log.exists():
+    testlog = meson_test(suite, name, prefix, seconds)
+    if testlog is None:
         if "No suitable tests" in suite.text() or "No tests defined" in suite.text():
             raise Skip(f"there are no tests in suite {name}")
         return Count(failed=1)
-    testlog = log.read_text(encoding="utf-8")
+    failed = failures.programs_of_meson(testlog)
+    if 0 < len(failed) <= AGAIN_MAX:
+        testlog = meson_again(suite, name, prefix, testlog, failed)
     suite.failures = failures.of_meson(testlog)
     return meson_count(testlog)
+
+
+def meson_test(suite, name, prefix, seconds, programs=()):
+    """What it wrote of each program, or None."""
+    log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    suite.run(*prefix, "meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
+              "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), *programs, seconds=seconds)
+    return log.read_text(encoding="utf-8") if log.exists() else None
+
+
+def meson_again(suite, name, prefix, testlog, failed):
+    """The failed programs once more, each with all of its cases. Those that pass take the place of the first try."""
+    second = meson_test(suite, name, prefix, AGAIN_SECONDS, failed)
+    if second is None or len(second.splitlines()) != len(failed):
+        return testlog
+    still = failures.programs_of_meson(second)
+    for program in failed:
+        if program not in still:
+            suite.log.write(f"passed only at the second try: {program}\n")
+    suite.fine = suite.fine or not still
+    lines = {json.loads(line)["name"]: line for line in [*testlog.splitlines(), *second.splitlines()]}
+    return "\n".join(lines.values())
 
 
 def run_unit(suite):
@@ -313,6 +338,7 @@ class Run:
 
     def __init__(self):
         self.total, self.rows, self.failed, self.suites = Count(), [], [], []
+        self.again = []  # what passed only at the second try
         self.lock = threading.Lock()
 
     def one(self, name):
@@ -339,6 +365,7 @@ class Run:
             self.failed += [(suite.name, failure) for failure in found]
             detail = [line for failure in found for line in (f"{failure.test}:" if failure.test else "", *failure.detail)]
             print("".join(f"       | {line}\n" for line in detail[:DETAIL_LINES]), end="")
+        self.again += [f"{suite.name}: {test}: passed only at the second try" for test in failures.AGAIN.findall(suite.text())]
         self.rows.append((suite.name, seconds, count))
         self.total.add(count)
         say(f"{suite.name}: {count} ({seconds:.0f} s, {suite.log_path.relative_to(ROOT)})")
@@ -387,7 +414,7 @@ def main():
     for name, seconds, count in run.rows:
         print(f"{name:7} {seconds:6.0f} s  {count}")
     print(f"{'all':7} {time.monotonic() - began:6.0f} s")
-    for line in failures.report(run.failed):
+    for line in [*run.again, *failures.report(run.failed)]:
         print(line)
     print(run.total)
     return 1 if run.total.failed else 0

@@ -175,6 +175,14 @@ PYTEST_FAILED = [
     "e2e: cli: cli: could not install e2b from PyPI",
     "e2e: misuse: took longer than 1800 s",
 ]
+TWICE = """## http
+FAILED test_http.py::test_once - KeyError: 'x'
+FAILED test_http.py::test_always - KeyError: 'y'
+# a second try: test_http.py::test_once test_http.py::test_always
+FAILED test_http.py::test_always - KeyError: 'z'
+passed only at the second try: test_http.py::test_once
+## http: 1 passed, 1 failed, 0 skipped (9 s)
+"""
 # The frames of pytest are left out, so that those of the test are among the few lines that are shown.
 TIMEOUT_DETAIL = """test_faults.py::test_two[a b] +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
 ~~~~~~~~~~~~~~ Stack of ThreadPoolExecutor-0_0 (140) ~~~~~~~~~~~~~~~
@@ -279,6 +287,26 @@ def lines(suite, found):
 
 def check(name, got, wanted):
     assert got == wanted, f"{name}:\n" + "\n".join(got) + "\nwanted:\n" + "\n".join(wanted)
+
+
+def check_second_try():
+    """Of two failed tests one passes when it is tried again. Many, or a second run that breaks, change nothing."""
+    check("twice", lines("e2e", failures.of_parts(TWICE)), ["e2e: http test_http.py::test_always: KeyError: 'y'"])
+    case = e2e.xml.fromstring('<testcase classname="test_x.TestIt" name="test_a[b c]"/>')
+    assert e2e.test_id(case) == "test_x.py::TestIt::test_a[b c]", e2e.test_id(case)
+    tried = ["test_x.py::a", "test_x.py::b"]
+    for first, second, wanted in (
+        ((e2e.Count(5, 2, 1), tried), (e2e.Count(1, 1), tried[1:]), "6 passed, 1 failed, 1 skipped"),
+        ((e2e.Count(5, 2), tried), (e2e.Count(0, 1), []), "5 passed, 2 failed, 0 skipped"),
+        ((e2e.Count(0, 1), []), None, "0 passed, 1 failed, 0 skipped"),
+        ((e2e.Count(0, 9), tried * 4), None, "0 passed, 9 failed, 0 skipped"),
+    ):
+        said = io.StringIO()
+        with unittest.mock.patch.object(e2e, "pytest_once", side_effect=[first, second]) as once, contextlib.redirect_stdout(said):
+            count = e2e.run_pytest("python", "x", ["test_x.py"], ["-k", "a"])
+        check("second try", [str(count)], [wanted])
+        assert once.call_count == (2 if second else 1), once.call_args_list
+        assert failures.AGAIN.findall(said.getvalue()) == (tried[:1] if count.failed == 1 and second else []), said.getvalue()
 
 
 def check_limits():
@@ -628,6 +656,7 @@ def main():
     check("network", lines("network", failures.of_parts(PYTEST[PYTEST.index("====") : PYTEST.index("## http:")]))[1:2],
           ["network: test_http.py::TestIt::test_in: KeyError: 'x'"])  # fmt: skip
     check("nothing", lines("unit", failures.of_build("")), ["unit: it said nothing"])
+    check_second_try()
     check_limits()
     check_detail()
     check_end()

@@ -175,34 +175,51 @@ PYTEST_CODES = {
 }
 
 
+AGAIN_MAX = 3  # failed tests of one suite that get a second try; more of them are no accident
+AGAIN = "passed only at the second try: "  # scripts/failures.py knows this line
+
+
 def run_pytest(python, name, files, options, env=None, cwd=HERE):
+    """A test that fails is tried once more by itself. If it passes then, it counts, and a line says which it was."""
+    total, failed = pytest_once(python, name, [str(HERE / file) for file in files], options, env, cwd)
+    if not 0 < len(failed) <= AGAIN_MAX or len(failed) != total.failed:
+        return total
+    print(f"# a second try: {' '.join(failed)}", flush=True)
+    chosen = [str(cwd / test) for test in failed]
+    # Without the options: they choose among the tests, which is done.
+    second, still = pytest_once(python, f"{name}-again", chosen, [], env, cwd)
+    if second.passed + second.failed < len(failed):  # it did not get to all of them
+        return total
+    for test in failed:
+        if test not in still:
+            print(f"{AGAIN}{test}", flush=True)
+            total.add(Count(1, -1))
+    return total
+
+
+def pytest_once(python, name, tests, options, env, cwd):
+    """The counts, and which tests failed: their ids, as pytest takes them from `cwd`."""
     report = WORK / f"{name}.xml"
     report.unlink(missing_ok=True)
-    code = subprocess.run(
-        [
-            str(python),
-            "-m",
-            "pytest",
-            f"--junitxml={report}",
-            "-o",
-            f"junit_suite_name={name}",
-            *options,
-            *(str(HERE / file) for file in files),
-        ],
-        cwd=cwd,
-        check=False,
-        env={**os.environ, **(env or {})},
-    ).returncode
-    total = Count()
+    command = [str(python), "-m", "pytest", f"--junitxml={report}", "-o", f"junit_suite_name={name}", *options, *tests]
+    code = subprocess.run(command, cwd=cwd, check=False, env={**os.environ, **(env or {})}).returncode
+    total, failed = Count(), []
     for suite in xml.parse(report).getroot().iter("testsuite") if report.exists() else ():
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        wrong = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         skipped = int(suite.get("skipped", 0))
-        total.add(Count(int(suite.get("tests", 0)) - failed - skipped, failed, skipped))
+        total.add(Count(int(suite.get("tests", 0)) - wrong - skipped, wrong, skipped))
+        failed += [test_id(case) for case in suite.iter("testcase") if case.find("failure") is not None or case.find("error") is not None]
     fine = report.exists() and (code == 0 or code == NO_TESTS and (options or total.skipped))
     if not fine and not total.failed:
         print(f"pytest ended with code {code}: {PYTEST_CODES.get(code, 'it ended before its last test')}", flush=True)
         total.failed = 1
-    return total
+    return total, failed
+
+
+def test_id(case):
+    """A test's id from its row in the report, which has `test_file.Class` and the name with its parameters."""
+    file, *classes = case.get("classname", "").split(".")
+    return "::".join([f"{file}.py", *classes, case.get("name", "")])
 
 
 DOMAIN_MODE = {"CLOISTER_E2E_DOMAIN": "yes"}  # see server.py
@@ -273,6 +290,18 @@ def force_exit():
 
 
 def run_js_file(file, home, by_domain=False, serve=()):
+    """Node's runner cannot choose one test by its whole name, so a second try is one of the file."""
+    count = js_once(file, home, by_domain, serve)
+    if 0 < count.failed <= AGAIN_MAX:
+        print(f"# a second try: {file}", flush=True)
+        second = js_once(file, home, by_domain, serve)
+        if not second.failed:
+            print(f"{AGAIN}{file}", flush=True)
+            return second
+    return count
+
+
+def js_once(file, home, by_domain, serve):
     from server import TEST_DATA, Server, share_template
 
     share_template(TEST_DATA)

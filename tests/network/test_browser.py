@@ -42,7 +42,7 @@ def box(cloister):
 def test_a_browser_opens_a_page_of_a_sandbox_with_a_websocket(chromium, box, env):
     url = f"https://{PORT}-{box.id}.{env['E2B_DOMAIN']}/"
     session, why = chromium.open(url)
-    assert not why, (url, why)
+    assert not why, f"{why}: {url}"
     assert chromium.wait(session, "document.title.startsWith('echo') && document.title") == "echo: hello from the page"
     assert chromium.evaluate(session, "document.getElementById('text').textContent") == "a page from a sandbox"
     assert chromium.evaluate(session, "location.protocol + window.isSecureContext") == "https:true"
