@@ -102,6 +102,21 @@
 #define LIMIT_COPIES_PER_TEAM 2        /* …of one team: half of them, because a copy of many files takes minutes */
 #define LIMIT_SNAPSHOT_DEPTH (1 << 20) /* directories below one another; the copy holds 64 bytes for each */
 
+/* Template builds. */
+#define LIMIT_IMAGE_LAYERS 127                       /* of an image from a registry; Docker has the same limit */
+#define LIMIT_BUILDS_AT_ONCE 4                       /* each has a sandbox that may use all its CPUs */
+#define LIMIT_BUILDS_TEAM 20                         /* running or waiting, as E2B has it */
+#define LIMIT_BUILD_STEPS 1000                       /* of a recipe */
+#define LIMIT_BUILD_LOG_BYTES (4 << 20)              /* of one build; a compiler's output fits */
+#define LIMIT_BUILD_LINE_BYTES 4096                  /* longer lines are cut */
+#define LIMIT_BUILD_MS (60 * 60 * 1000)              /* a whole build, as E2B has it */
+#define LIMIT_READY_MS (10 * 60 * 1000)              /* until the ready command succeeds */
+#define LIMIT_UPLOAD_BYTES (UINT64_C(5) << 30)       /* one archive for COPY */
+#define LIMIT_UNPACKED_BYTES (UINT64_C(25000) << 20) /* an image's files together, as E2B has it */
+#define LIMIT_TAR_NAME_BYTES 4096                    /* PATH_MAX */
+#define LIMIT_TAR_HEADER_BYTES (1 << 20)             /* one pax header or long name */
+#define LIMIT_TAR_XATTRS 64                          /* of one entry */
+
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */
 #define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */

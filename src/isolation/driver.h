@@ -46,6 +46,15 @@ struct kept {
     char layers[LIMIT_LAYERS][LAYER_ID_BYTES];
 };
 
+/* An archive that becomes a layer on top of others. */
+struct unpack_want {
+    char chain[LAYER_ID_BYTES];                /* the new layer's id. If it exists, nothing is unpacked */
+    char diff[LAYER_ID_BYTES];                 /* SHA-256 of the tar archive */
+    uint32_t layer_count;                      /* below it; may be 0 */
+    char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* lowest first */
+    uint64_t most_bytes;                       /* of the unpacked files together */
+};
+
 /* Where to listen inside a sandbox. */
 struct listen_at {
     uint32_t address; /* IPv4, in host byte order; one of 127.0.0.0/8 */
@@ -87,6 +96,8 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *               discards it.
  *   SNAPSHOT    a copy on disk of its upper and with `memory` of its processes; it stands still meanwhile and then goes on
  *               as before.
+ *   SEAL        everything inside is ended, and its upper becomes a layer as it is, without a copy; the sandbox is gone
+ *               afterwards. The answer is as of SNAPSHOT. If the call fails, the sandbox is gone too, and nothing is kept.
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
  *   LIST        kept->layers are the ids of the snapshots after `id` (empty: of the first ones), in order, as many as fit;
@@ -99,7 +110,16 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  * written to disk; err says which and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine
  * cannot (no freezer, no CRIU); err says why. ERR_FULL: the disk.
  */
-enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_LIST, PAUSE_CALL_COUNT };
+enum pause_call {
+    PAUSE_FREEZE,
+    PAUSE_THAW,
+    PAUSE_PARK,
+    PAUSE_SNAPSHOT,
+    PAUSE_SEAL,
+    PAUSE_DROP,
+    PAUSE_LIST,
+    PAUSE_CALL_COUNT
+};
 
 struct driver_ops {
     const char *name;
@@ -130,6 +150,14 @@ struct driver_ops {
     void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
                        struct err *err);
+    /*
+     * The layer of an archive, a regular file with gzip, zstd or plain tar. `kept` is as of a snapshot without memory.
+     * Keeper's driver answers later, and does not close fd; unpack_wait() is for workers. NULL for a driver that cannot.
+     */
+    void (*unpack)(struct driver *driver, const struct unpack_want *want, int archive_fd, driver_kept_fn *done,
+                   void *context);
+    bool (*unpack_wait)(struct driver *driver, const struct unpack_want *want, int archive_fd, struct kept *out,
+                        struct err *err);
     /* NULL for a remote driver: keeper gives these sockets to egress and to no other. */
     bool (*divert)(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS], struct err *err);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
@@ -224,6 +252,19 @@ static inline must_use bool driver_pause_call(struct driver *driver, enum pause_
     if (!driver->ops->pause_wait)
         return err_set(err, ERR_UNAVAILABLE, "this driver cannot pause a sandbox");
     return driver->ops->pause_wait(driver, call, id, memory, out, err);
+}
+
+/*
+ * On a worker: makes a layer of an archive of the OCI image format, whiteouts and all. A confined child unpacks it: nothing
+ * outside of the new layer can be written. ERR_INVALID: a damaged archive, a wrong sum, an entry that is not allowed; err
+ * names it. ERR_LIMIT: more than most_bytes. ERR_FULL. PAUSE_DROP removes it.
+ */
+static inline must_use bool driver_unpack(struct driver *driver, const struct unpack_want *want, int archive_fd,
+                                          struct kept *out, struct err *err)
+{
+    if (!driver->ops->unpack_wait)
+        return err_set(err, ERR_UNAVAILABLE, "this driver cannot unpack images");
+    return driver->ops->unpack_wait(driver, want, archive_fd, out, err);
 }
 
 static inline void driver_free(struct driver *driver)

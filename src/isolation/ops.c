@@ -271,9 +271,10 @@ static void got_kept(void *context, const struct kept *kept, const struct err *e
 
 /* "this server cannot …" */
 static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
-    [PAUSE_FREEZE] = "pause a sandbox in memory",     [PAUSE_THAW] = "resume a sandbox from memory",
-    [PAUSE_PARK] = "keep a paused sandbox on disk",   [PAUSE_SNAPSHOT] = "make snapshots",
-    [PAUSE_DROP] = "remove snapshots: it makes none", [PAUSE_LIST] = "list snapshots: it makes none",
+    [PAUSE_FREEZE] = "pause a sandbox in memory",   [PAUSE_THAW] = "resume a sandbox from memory",
+    [PAUSE_PARK] = "keep a paused sandbox on disk", [PAUSE_SNAPSHOT] = "make snapshots",
+    [PAUSE_SEAL] = "make layers of sandboxes",      [PAUSE_DROP] = "remove snapshots: it makes none",
+    [PAUSE_LIST] = "list snapshots: it makes none",
 };
 
 static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)

@@ -196,6 +196,125 @@ bool store_snapshot_removed(struct store *store, struct arena *arena, struct str
 bool store_snapshot_is_known(struct store *store, struct str kept_id, bool *out, struct err *err) must_use;
 bool store_snapshot_forget(struct store *store, struct str kept_id, struct err *err) must_use;
 
+/* ---- builds: builds.c ---- */
+
+/*
+ * A template of a team has builds; a tag is a pointer to one of them. Assignments are kept as a history: a tag means its
+ * newest one whose build is ready, so that it serves the build before while a new one is made. An alias is a name of the
+ * template in its team, or if the template is public and has claimed it, for all teams. A template that was removed keeps
+ * its id, which is never used again.
+ */
+enum build_state { BUILD_WAITING, BUILD_BUILDING, BUILD_READY, BUILD_ERROR, BUILD_STATE_COUNT };
+
+/* What a step leaves for the next one, and the last step for sandboxes. */
+struct build_context {
+    struct str user;    /* empty: root while building, `user` in sandboxes */
+    struct str workdir; /* empty: the user's home */
+    struct str envs;    /* a JSON object; of the build alone, not of sandboxes */
+};
+struct build_row {
+    struct str id; /* a UUID */
+    struct str template_id, team_id;
+    enum build_state state;
+    struct str reason, reason_step; /* of an error; the step is "base", "1", "finalize" or empty */
+    uint32_t cpu_count, memory_mb, disk_mb;
+    struct str guestd_version;
+    int64_t created_us, updated_us, finished_us; /* 0: not yet */
+    uint32_t tag_count;
+    const struct str *tags; /* that it was made with */
+    /* Of a ready one: */
+    uint32_t layer_count;
+    const struct str *layers; /* lowest first */
+    struct str image;         /* kept_id of the snapshot with its processes; empty: start_cmd is run by each create */
+    struct build_context context;
+    struct str start_cmd, ready_cmd;    /* empty: none */
+    struct build_context start_context; /* that they run in */
+};
+struct built_template {
+    struct str id, team_id, team_slug;
+    bool is_public;
+    int64_t created_us, updated_us, spawned_us; /* 0: no sandbox yet */
+    uint64_t spawn_count, build_count;
+    uint32_t alias_count;
+    const struct str *aliases;   /* in order */
+    struct str default_build_id; /* the ready build of the tag `default`; empty: none */
+    struct build_row newest;     /* of that tag, in any state; its id is empty if there is none */
+};
+struct build_registration {
+    struct str team_id, alias;
+    uint32_t tag_count;
+    const struct str *tags; /* at least one */
+    uint32_t cpu_count, memory_mb;
+    struct str guestd_version;
+};
+/*
+ * Finds or makes the team's template of that alias, and adds a waiting build to it. Waiting builds with one of these tags
+ * become errors. ERR_CONFLICT: the alias is the id of a template. Durable.
+ */
+bool store_build_register(struct store *store, const struct build_registration *want, struct arena *arena,
+                          struct built_template *out_template, struct build_row *out_build, struct err *err) must_use;
+/* By id, of any team. ERR_NOT_FOUND. */
+bool store_build_get(struct store *store, struct str build_id, struct arena *arena, struct build_row *out,
+                     struct err *err) must_use;
+/* WAITING to BUILDING. ERR_CONFLICT. */
+bool store_build_begin(struct store *store, struct str build_id, struct err *err) must_use;
+/*
+ * To READY with what it made, or to ERROR with its reason. Durable: its layers and the tags are there together, or neither.
+ * ERR_NOT_FOUND if the template was removed meanwhile.
+ */
+bool store_build_finish(struct store *store, const struct build_row *row, struct err *err) must_use;
+/* Builds of this node that were BUILDING become errors. At start. */
+bool store_builds_cut_off(struct store *store, const char *reason, struct err *err) must_use;
+/* Ids of builds of this template that are BUILDING and have one of these tags. */
+bool store_builds_running(struct store *store, struct str template_id, const struct str *tags, uint32_t tag_count,
+                          struct arena *arena, struct str **out_ids, size_t *out_count, struct err *err) must_use;
+
+enum build_level { BUILD_DEBUG, BUILD_INFO, BUILD_WARN, BUILD_LEVEL_ERROR };
+struct build_line {
+    int64_t at_us; /* not before the line above it: the store sees to that */
+    enum build_level level;
+    struct str step; /* as reason_step */
+    struct str text;
+};
+/* At most LIMIT_BUILD_LOG_BYTES of a build are kept; then one line says so. */
+bool store_build_log(struct store *store, struct str build_id, const struct build_line *lines, uint32_t count,
+                     struct err *err) must_use;
+struct build_log_filter {
+    struct str build_id;
+    enum build_level least;
+    uint32_t offset, limit; /* of the lines with this level or higher */
+    int64_t from_us, to_us; /* 0: any */
+    bool newest_first;
+};
+bool store_build_log_read(struct store *store, const struct build_log_filter *filter, struct arena *arena,
+                          struct build_line **out, size_t *out_count, struct err *err) must_use;
+
+/*
+ * The cache: what a step has made, by its key. `kept_id` is the driver's (struct kept); a step without a layer has none.
+ * Rows of one team are never given to another.
+ */
+struct cached_step {
+    struct str team_id, key; /* 64 hex digits */
+    struct str kept_id;
+    uint32_t layer_count;
+    const struct str *layers; /* lowest first, with the new one */
+    struct build_context context;
+    uint64_t bytes;
+    int64_t created_us, used_us;
+};
+/* Also notes that it was used. ERR_NOT_FOUND. */
+bool store_step_find(struct store *store, struct str team_id, struct str key, struct arena *arena,
+                     struct cached_step *out, struct err *err) must_use;
+/* Replaces the row with this key, whose kept_id is dropped when nothing refers to it. */
+bool store_step_put(struct store *store, const struct cached_step *row, struct err *err) must_use;
+/*
+ * kept_ids that no build of this node, no step of the cache used since before_us, and no other row refers to: the driver
+ * drops each, then _forget() it. Rows of the cache that were not used since are removed.
+ */
+bool store_builds_unused(struct store *store, int64_t before_us, struct arena *arena, struct str **out_kept_ids,
+                         size_t *out_count, struct err *err) must_use;
+bool store_build_forget(struct store *store, struct str kept_id, struct err *err) must_use;
+
 /* ---- sandboxes ---- */
 
 enum sandbox_row_state {

@@ -1,0 +1,96 @@
+/*
+ * template.h - builds templates: runs the steps of a recipe in sandboxes, and keeps what they wrote as layers.
+ *
+ * One build is a job on a worker of the builder's own. Each step that is not in the cache runs in a new sandbox on the
+ * layers so far, which is sealed afterwards: what it wrote is the next layer. A step that fails, is cancelled or takes too
+ * long leaves nothing. The store has the build's row, its log and the cache; docs/templates.md says what a recipe does.
+ *
+ * Threads    Any worker. builder_start() and builder_cancel() do not wait for the build.
+ * Failure    A build that fails is a row in state BUILD_ERROR with a reason. After a restart of front, builds that were
+ *            under way have failed.
+ */
+#ifndef TEMPLATE_TEMPLATE_H
+#define TEMPLATE_TEMPLATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/secret.h"
+#include "base/str.h"
+
+struct builder;
+struct sandboxes;
+struct store;
+struct driver;
+struct puller;
+
+struct builder_config {
+    struct store *store;         /* borrowed, as all of these */
+    struct sandboxes *sandboxes; /* that the steps run in */
+    struct driver *driver;
+    struct puller *puller; /* NULL: no images from registries */
+    int uploads_fd;        /* the directory with what clients have uploaded: uploads.c */
+    uint32_t at_once;      /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
+    uint32_t per_team;     /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
+};
+/* Builds that a crash has cut off become errors. */
+struct builder *builder_new(const struct builder_config *config, struct err *err) must_use;
+void builder_free(struct builder *builder); /* cancels what runs, and waits for it; NULL is fine */
+
+/* ---- recipes ---- */
+
+enum step_type { STEP_COPY, STEP_RUN, STEP_USER, STEP_WORKDIR, STEP_ENV, STEP_UNKNOWN };
+struct build_step {
+    enum step_type type;
+    struct str type_text; /* as the client wrote it: for the log */
+    uint32_t arg_count;
+    const struct str *args;
+    bool force;
+    struct str files_hash; /* of COPY: 64 hex digits of an upload; else empty */
+};
+/* How to get at an image. The secrets are wiped when the build is over, and are never logged or stored. */
+struct registry_login {
+    enum { LOGIN_NONE, LOGIN_BASIC, LOGIN_AWS, LOGIN_GCP } kind;
+    struct str user, password;      /* BASIC */
+    struct str key_id, key, region; /* AWS */
+    struct str account;             /* GCP: JSON text */
+};
+enum build_dialect {
+    DIALECT_2_1, /* steps run as `user` unless they say otherwise; the last USER and WORKDIR are the sandbox's defaults */
+    DIALECT_2_0, /* SDKs before 2.3.0: steps run as root; sandboxes begin as `user` */
+};
+struct build_want {
+    struct str build_id, template_id, team_id;
+    enum build_dialect dialect;
+    struct str from_image;     /* one of these two: an image reference… */
+    struct str from_build;     /* …or the id of a ready build */
+    struct str from_text;      /* how the client named the template: for the log */
+    uint32_t from_layer_count; /* in place of both: a template without builds, such as `base` */
+    const struct str *from_layers;
+    struct registry_login login;
+    bool force;
+    struct str start_cmd, ready_cmd; /* empty: as the template that it is from has them */
+    uint32_t step_count;
+    const struct build_step *steps;
+    uint32_t cpu_count, memory_mb;
+};
+/*
+ * Copies what it needs. The row must be in state BUILD_WAITING and is BUILD_BUILDING when this returns. Builds of the same
+ * template with one of the same tags are cancelled. ERR_CONFLICT: not waiting. ERR_LIMIT: too many builds of this team.
+ */
+bool builder_start(struct builder *builder, const struct build_want *want, struct err *err) must_use;
+/* Fine if there is no such build, or not any more. It is over soon after. */
+void builder_cancel(struct builder *builder, struct str build_id, const char *why);
+
+/* ---- uploads.c: archives for COPY ---- */
+
+/* Is it there? */
+bool upload_exists(struct builder *builder, struct str team_id, struct str hash);
+/* A file to write to: upload_keep() gives it its name when it is whole, closing it without that removes it. */
+bool upload_begin(struct builder *builder, struct str team_id, struct str hash, int *out_fd, struct err *err) must_use;
+bool upload_keep(struct builder *builder, struct str team_id, struct str hash, int fd, struct err *err) must_use;
+
+#endif
