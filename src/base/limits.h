@@ -117,6 +117,27 @@
 #define LIMIT_TAR_HEADER_BYTES (1 << 20)             /* one pax header or long name */
 #define LIMIT_TAR_XATTRS 64                          /* of one entry */
 
+/* Templates of a team, and what is uploaded for them. */
+#define LIMIT_TEMPLATES_TEAM 1000              /* that a team has built… */
+#define LIMIT_BUILDS_KEPT 200                  /* …and builds of each; past it, old ones that no tag means go */
+#define LIMIT_TAGS 1000                        /* of one template… */
+#define LIMIT_TAGS_CALL 100                    /* …and in one call */
+#define LIMIT_BUILDS_WAITING 100               /* registered and not started, of one team… */
+#define LIMIT_BUILD_WAITING_S (40 * 60)        /* …which fail after this time, as E2B has it */
+#define LIMIT_BUILD_LOG_KEPT_S (7 * 24 * 3600) /* lines of a build, after its end */
+#define LIMIT_BUILD_CPUS 8                     /* of a template, and… */
+#define LIMIT_BUILD_MEMORY_MB 8192             /* …as E2B's default for teams has both */
+#define LIMIT_BUILD_NAME_BYTES 128             /* a name with its tag, as E2B has it */
+#define LIMIT_UPLOADS_TEAM_BYTES (UINT64_C(20) << 30) /* archives of a team; past it old ones go… */
+#define LIMIT_UPLOADS_BYTES (UINT64_C(60) << 30)      /* …and of all teams… */
+#define LIMIT_UPLOADS 20000                           /* …and how many: a block and an inode each */
+#define LIMIT_UPLOAD_KEPT_S (7 * 24 * 3600)           /* without being used */
+#define LIMIT_UPLOAD_BUSY_S 3600        /* used so short a time ago, it stays: a build may be about to need it */
+#define LIMIT_UPLOAD_LINK_S (30 * 60)   /* how long a link is good for, as E2B has it */
+#define LIMIT_UPLOADS_AT_ONCE 64        /* of LIMIT_CONNECTIONS… */
+#define LIMIT_UPLOADS_AT_ONCE_TEAM 24   /* …of one team; SDKs upload all archives of a recipe at once */
+#define LIMIT_UPLOAD_CHUNK (256 * 1024) /* of one upload in memory, twice: one half is written, one is filled */
+
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */
 #define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */

@@ -26,15 +26,16 @@ struct sandboxes;
 struct store;
 struct driver;
 struct puller;
+struct uploads;
 
 struct builder_config {
     struct store *store;         /* borrowed, as all of these */
     struct sandboxes *sandboxes; /* that the steps run in */
     struct driver *driver;
     struct puller *puller; /* NULL: no images from registries */
-    int uploads_fd;        /* the directory with what clients have uploaded: uploads.c */
-    uint32_t at_once;      /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
-    uint32_t per_team;     /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
+    struct uploads *uploads;
+    uint32_t at_once;  /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
+    uint32_t per_team; /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
 };
 /* Builds that a crash has cut off become errors. */
 struct builder *builder_new(const struct builder_config *config, struct err *err) must_use;
@@ -65,10 +66,14 @@ enum build_dialect {
 struct build_want {
     struct str build_id, template_id, team_id;
     enum build_dialect dialect;
-    struct str from_image;     /* one of these two: an image reference… */
-    struct str from_build;     /* …or the id of a ready build */
-    struct str from_text;      /* how the client named the template: for the log */
-    uint32_t from_layer_count; /* in place of both: a template without builds, such as `base` */
+    struct str from_image; /* one of these two: an image reference… */
+    struct str from_build; /* …or the id of a ready build */
+    struct str from_text;  /* how the client named the template: for the log */
+    /*
+     * A template without builds, such as `base`: in place of both. With from_image it is what the image stands for unless
+     * the image map says otherwise: `e2bdev/base`.
+     */
+    uint32_t from_layer_count;
     const struct str *from_layers;
     struct registry_login login;
     bool force;
@@ -87,10 +92,36 @@ void builder_cancel(struct builder *builder, struct str build_id, const char *wh
 
 /* ---- uploads.c: archives for COPY ---- */
 
-/* Is it there? */
-bool upload_exists(struct builder *builder, struct str team_id, struct str hash);
-/* A file to write to: upload_keep() gives it its name when it is whole, closing it without that removes it. */
-bool upload_begin(struct builder *builder, struct str team_id, struct str hash, int *out_fd, struct err *err) must_use;
-bool upload_keep(struct builder *builder, struct str team_id, struct str hash, int fd, struct err *err) must_use;
+/*
+ * What clients have uploaded, by team and hash: a cache on disk. A client asks whether an archive is there and uploads it if
+ * not, so one that was not used for LIMIT_UPLOAD_KEPT_S may go at any time. Any worker; nothing here waits but for the disk.
+ */
+struct uploads;
+struct upload_caps {
+    uint64_t bytes;         /* of all teams; 0: LIMIT_UPLOADS_BYTES */
+    uint64_t bytes_of_team; /* 0: LIMIT_UPLOADS_TEAM_BYTES */
+};
+/* Takes the directory. Removes what was half-written when the process before has ended. */
+struct uploads *uploads_new(int dir_fd, const struct upload_caps *caps, struct err *err) must_use;
+void uploads_free(struct uploads *uploads); /* NULL is fine; before it, every upload has been kept or dropped */
+/* Removes what was not used for long. Also done by upload_begin(). */
+void uploads_sweep(struct uploads *uploads);
+
+/* Is it there? Counts as a use. hash: 64 hex digits; anything else is not there. */
+bool upload_exists(struct uploads *uploads, struct str team_id, struct str hash);
+/* To read from; the caller's to close. It can be read whatever happens to the name. ERR_NOT_FOUND. */
+bool upload_open(struct uploads *uploads, struct str team_id, struct str hash, int *out_fd, uint64_t *out_size,
+                 struct err *err) must_use;
+
+/* One that is being written, by one thread at a time. */
+struct upload;
+/* Of exactly this size. ERR_LIMIT: too large, or no room; ERR_INVALID: not a hash. */
+bool upload_begin(struct uploads *uploads, struct str team_id, struct str hash, uint64_t size, struct upload **out,
+                  struct err *err) must_use;
+/* ERR_INVALID past its size. After a failure only upload_drop() is of use. */
+bool upload_write(struct upload *upload, struct str bytes, struct err *err) must_use;
+/* Gives it its name, in place of one with the same; frees it, also on failure. ERR_INVALID if bytes are missing. */
+bool upload_keep(struct upload *upload, struct err *err) must_use;
+void upload_drop(struct upload *upload); /* removes and frees it; NULL is fine */
 
 #endif
