@@ -121,7 +121,8 @@
 #define LIMIT_TEMPLATES_TEAM 1000              /* that a team has built… */
 #define LIMIT_BUILDS_KEPT 200                  /* …and builds of each; past it, old ones that no tag means go */
 #define LIMIT_TAGS 1000                        /* of one template… */
-#define LIMIT_TAGS_CALL 100                    /* …and in one call */
+#define LIMIT_TAGS_CALL 100                    /* …and in one call… */
+#define LIMIT_TAG_HISTORY 100                  /* …and assignments of a tag that are remembered */
 #define LIMIT_BUILDS_WAITING 100               /* registered and not started, of one team… */
 #define LIMIT_BUILD_WAITING_S (40 * 60)        /* …which fail after this time, as E2B has it */
 #define LIMIT_BUILD_LOG_KEPT_S (7 * 24 * 3600) /* lines of a build, after its end */

@@ -68,6 +68,38 @@ bool repeats_load(struct store *store, struct err *err) must_use;
 /* Drops old events and repeats, once an hour; inside a transaction. */
 bool tidy(struct store *store, struct err *err) must_use;
 
+/* Drops the logs of builds that have ended long ago. */
+bool build_lines_tidy(struct store *store, int64_t now_us, struct err *err) must_use;
+
+/* One text of at most one row; with the lock held. */
+bool ask_text(struct store *store, const char *query, const struct sql_value *args, size_t count, struct arena *arena,
+              struct str *out, bool *out_there, struct err *err) must_use;
+/* One number, 0 without a row; with the lock held. */
+bool ask_number(struct store *store, const char *query, const struct sql_value *args, size_t count, uint64_t *out,
+                struct err *err) must_use;
+/* For ROWS_READ: the first column. */
+void text_read(const struct sql_rows *rows, struct arena *arena, struct str *out);
+/* With the lock held. ERR_CONFLICT if sandboxes are based on this template; it names some of them. */
+bool template_unused(struct store *store, struct str template_id, struct arena *scratch, struct err *err) must_use;
+
+/* builds.c: for build_tags.c and build_steps.c. */
+#define BUILD_COLUMNS                                                                                         \
+    "b.id, b.template_id, b.team_id, b.state, b.reason, b.reason_step, b.cpu_count, b.memory_mb, b.disk_mb, " \
+    "b.guestd_version, b.created_us, b.updated_us, b.finished_us, b.tags, b.layers, b.image, b.run_user, "    \
+    "b.run_workdir, b.run_envs, b.start_cmd, b.ready_cmd, b.start_user, b.start_workdir, b.start_envs"
+void build_read(const struct sql_rows *rows, struct arena *arena, struct build_row *out);
+/* At most one row; *out_there says whether. */
+bool build_find(struct store *store, const char *query, const struct sql_value *args, size_t count, struct arena *arena,
+                struct build_row *out, bool *out_there, struct err *err) must_use;
+/* A text of items separated by commas, and back. */
+const struct str *list_split(struct str text, struct arena *arena, uint32_t *out_count);
+struct str list_join(const struct str *items, uint32_t count, struct arena *arena);
+/* build_tags.c: adds assignments; inside a transaction. */
+bool tags_write(struct store *store, struct str template_id, struct str build_id, const struct str *tags,
+                uint32_t count, struct err *err) must_use;
+/* build_steps.c: the driver keeps something for us. An empty id is nothing. */
+bool kept_write(struct store *store, struct str kept_id, struct err *err) must_use;
+
 /*
  * All rows that are left, by read(rows, arena, row), into an array in the arena that doubles as it fills. False and nothing
  * given out if one of them could not be had.

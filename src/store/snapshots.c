@@ -58,30 +58,6 @@ static void snapshot_read(const struct sql_rows *rows, struct arena *arena, stru
     layers_read(arena_copy(arena, sql_row_text(rows, 12)), arena, out);
 }
 
-/* With the lock held. One text or number of at most one row. */
-static bool ask_text(struct store *store, const char *query, const struct sql_value *args, size_t count,
-                     struct arena *arena, struct str *out, bool *out_there, struct err *err)
-{
-    auto_rows struct sql_rows rows = { 0 };
-
-    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, out_there, err))
-        return false;
-    *out = *out_there ? arena_copy(arena, sql_row_text(&rows, 0)) : STR("");
-    return true;
-}
-
-static bool ask_number(struct store *store, const char *query, const struct sql_value *args, size_t count,
-                       uint64_t *out, struct err *err)
-{
-    auto_rows struct sql_rows rows = { 0 };
-    bool there;
-
-    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, &there, err))
-        return false;
-    *out = there ? (uint64_t)sql_row_int(&rows, 0) : 0;
-    return true;
-}
-
 bool store_snapshot_list(struct store *store, const struct snapshot_filter *filter, struct arena *arena,
                          struct snapshot_row **out, size_t *out_count, struct err *err)
 {
@@ -265,12 +241,21 @@ static bool refuse_used(struct store *store, struct str template_id, uint64_t us
                    used > USED_SHOWN ? ", …" : "", used == 1 ? "it" : "them");
 }
 
+bool template_unused(struct store *store, struct str template_id, struct arena *scratch, struct err *err)
+{
+    uint64_t used;
+
+    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes WHERE template_id = $1", SQL_ARGS(sql_text(template_id)),
+                    &used, err))
+        return false;
+    return !used || refuse_used(store, template_id, used, scratch, err);
+}
+
 static bool mark_removed(struct store *store, struct str team_id, struct str id_or_name, struct arena *scratch,
                          struct err *err)
 {
     struct sql_value node_id = sql_text(str_from(store->node_id));
     struct str template_id;
-    uint64_t used;
     bool there;
 
     if (!ask_text(store,
@@ -281,11 +266,8 @@ static bool mark_removed(struct store *store, struct str team_id, struct str id_
     if (!there)
         return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.*s'", (int)MIN(id_or_name.len, (size_t)60),
                        id_or_name.at);
-    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes WHERE template_id = $1", SQL_ARGS(sql_text(template_id)),
-                    &used, err))
+    if (!template_unused(store, template_id, scratch, err))
         return false;
-    if (used)
-        return refuse_used(store, template_id, used, scratch, err);
     return sql_exec(store->sql, "UPDATE snapshots SET removed = 1 WHERE template_id = $1 AND node_id = $2",
                     SQL_ARGS(sql_text(template_id), node_id), err);
 }
@@ -303,11 +285,6 @@ bool store_snapshot_remove(struct store *store, struct str team_id, struct str i
     return sql_end(store->sql, ok, err) || err_wrap(err, "remove a snapshot");
 }
 
-static void id_read(const struct sql_rows *rows, struct arena *arena, struct str *out)
-{
-    *out = arena_copy(arena, sql_row_text(rows, 0));
-}
-
 bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
                             struct err *err)
 {
@@ -316,7 +293,7 @@ bool store_snapshot_removed(struct store *store, struct arena *arena, struct str
 
     return (sql_select(store->sql, "SELECT kept_id FROM snapshots WHERE removed = 1 AND node_id = $1 ORDER BY kept_id",
                        SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
-            ROWS_READ(&rows, id_read, arena, out_kept_ids, out_count, err)) ||
+            ROWS_READ(&rows, text_read, arena, out_kept_ids, out_count, err)) ||
            err_wrap(err, "list removed snapshots");
 }
 
@@ -325,8 +302,10 @@ bool store_snapshot_is_known(struct store *store, struct str kept_id, bool *out,
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     uint64_t count;
 
-    if (!ask_number(store, "SELECT COUNT(*) FROM snapshots WHERE kept_id = $1", SQL_ARGS(sql_text(kept_id)), &count,
-                    err))
+    if (!ask_number(store,
+                    "SELECT (SELECT COUNT(*) FROM snapshots WHERE kept_id = $1) + "
+                    "(SELECT COUNT(*) FROM build_kept WHERE kept_id = $1)",
+                    SQL_ARGS(sql_text(kept_id)), &count, err))
         return err_wrap(err, "look for a snapshot");
     *out = count > 0;
     return true;

@@ -58,6 +58,51 @@ void store_traffic_token(const struct store *store, struct str sandbox_id, char 
     hex_text(str_of(mac, sizeof mac), room);
 }
 
+void store_upload_token(const struct store *store, struct str team_id, struct str hash, struct str expires,
+                        char room[STORE_TOKEN_BYTES])
+{
+    const struct str parts[] = { STR("upload"), team_id, hash, expires };
+    crypto_auth_hmacsha256_state state;
+    unsigned char mac[crypto_auth_hmacsha256_BYTES];
+
+    crypto_auth_hmacsha256_init(&state, store->seed, sizeof store->seed);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        /* The colon after "upload" is in no sandbox id, and none of the parts has one. */
+        crypto_auth_hmacsha256_update(&state, (const unsigned char *)parts[i].at, parts[i].len);
+        crypto_auth_hmacsha256_update(&state, (const unsigned char *)":", 1);
+    }
+    crypto_auth_hmacsha256_final(&state, mac);
+    hex_text(str_of(mac, sizeof mac), room);
+}
+
+bool ask_text(struct store *store, const char *query, const struct sql_value *args, size_t count, struct arena *arena,
+              struct str *out, bool *out_there, struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+
+    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, out_there, err))
+        return false;
+    *out = *out_there ? arena_copy(arena, sql_row_text(&rows, 0)) : STR("");
+    return true;
+}
+
+bool ask_number(struct store *store, const char *query, const struct sql_value *args, size_t count, uint64_t *out,
+                struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, &there, err))
+        return false;
+    *out = there ? (uint64_t)sql_row_int(&rows, 0) : 0;
+    return true;
+}
+
+void text_read(const struct sql_rows *rows, struct arena *arena, struct str *out)
+{
+    *out = arena_copy(arena, sql_row_text(rows, 0));
+}
+
 /* ---- opening ---- */
 
 static bool schema_version(struct sql *sql, int64_t *out_version, struct err *err)
@@ -190,5 +235,6 @@ bool tidy(struct store *store, struct err *err)
     return sql_exec(store->sql, "DELETE FROM events WHERE at_us < $1", SQL_ARGS(sql_int(now_us - EVENT_DAYS * DAY_US)),
                     err) &&
            sql_exec(store->sql, "DELETE FROM repeats WHERE created_us < $1 AND state <> 'running'",
-                    SQL_ARGS(sql_int(now_us - REPEAT_DAYS * DAY_US)), err);
+                    SQL_ARGS(sql_int(now_us - REPEAT_DAYS * DAY_US)), err) &&
+           build_lines_tidy(store, now_us, err);
 }

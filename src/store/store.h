@@ -102,6 +102,7 @@ bool store_key_touch(struct store *store, struct str key_id, struct err *err) mu
 
 /* ---- templates ---- */
 
+struct build_row;
 struct template_row {
     struct str id;
     struct str team_id; /* empty: for all teams */
@@ -112,7 +113,10 @@ struct template_row {
     const struct str *layers; /* lowest first */
     uint32_t alias_count;
     const struct str *aliases; /* in alphabetical order when read */
-    struct str image;          /* of a snapshot with memory: its kept_id; the store leaves it empty */
+    struct str image;          /* of a snapshot or build with its processes: its kept_id; the store leaves it empty */
+    /* Of a build, else empty; the store leaves these so: */
+    const struct build_row *build;
+    bool is_public; /* other teams may use it */
 };
 
 /*
@@ -238,7 +242,7 @@ struct built_template {
     uint32_t alias_count;
     const struct str *aliases;   /* in order */
     struct str default_build_id; /* the ready build of the tag `default`; empty: none */
-    struct build_row newest;     /* of that tag, in any state; its id is empty if there is none */
+    struct build_row newest;     /* of that tag, or if there is none, of all; in any state. No id: there is none */
 };
 struct build_registration {
     struct str team_id, alias;
@@ -249,7 +253,8 @@ struct build_registration {
 };
 /*
  * Finds or makes the team's template of that alias, and adds a waiting build to it. Waiting builds with one of these tags
- * become errors. ERR_CONFLICT: the alias is the id of a template. Durable.
+ * become errors, and so do those that have waited for too long. ERR_CONFLICT: the alias is the id of a template. ERR_LIMIT:
+ * too many builds, templates or tags. Durable.
  */
 bool store_build_register(struct store *store, const struct build_registration *want, struct arena *arena,
                           struct built_template *out_template, struct build_row *out_build, struct err *err) must_use;
@@ -268,6 +273,64 @@ bool store_builds_cut_off(struct store *store, const char *reason, struct err *e
 /* Ids of builds of this template that are BUILDING and have one of these tags. */
 bool store_builds_running(struct store *store, struct str template_id, const struct str *tags, uint32_t tag_count,
                           struct arena *arena, struct str **out_ids, size_t *out_count, struct err *err) must_use;
+
+/* What the team has BUILDING. */
+bool store_builds_running_of_team(struct store *store, struct str team_id, struct arena *arena, struct str **out_ids,
+                                  size_t *out_count, struct err *err) must_use;
+/* Those that have waited since before this time become errors. */
+bool store_builds_expire(struct store *store, int64_t before_us, struct err *err) must_use;
+/* Newest first, ties by id. before_us 0: from the newest. */
+bool store_build_list(struct store *store, struct str template_id, int64_t before_us, struct str before_id,
+                      uint32_t limit, struct arena *arena, struct build_row **out, size_t *out_count, struct err *err)
+    must_use;
+
+/* By id, of any team. ERR_NOT_FOUND, also for a removed one. */
+bool store_built_get(struct store *store, struct str id, struct arena *arena, struct built_template *out,
+                     struct err *err) must_use;
+/* By an alias of that team, or with an empty team, one that is claimed for all teams. ERR_NOT_FOUND. */
+bool store_built_by_alias(struct store *store, struct str team_id, struct str alias, struct arena *arena,
+                          struct built_template *out, struct err *err) must_use;
+/* Those of a team; oldest first. */
+bool store_built_list(struct store *store, struct str team_id, struct arena *arena, struct built_template **out,
+                      size_t *out_count, struct err *err) must_use;
+/*
+ * claim: its aliases become names for all teams. One that is not public has no such names. ERR_CONFLICT: another one has
+ * claimed the alias. Durable.
+ */
+bool store_built_publish(struct store *store, struct str id, bool is_public, bool claim, struct err *err) must_use;
+/* With its builds, aliases and tags. ERR_NOT_FOUND; ERR_CONFLICT while a sandbox is based on it. Durable. */
+bool store_built_remove(struct store *store, struct str id, struct err *err) must_use;
+/* A sandbox was made from it. Fine if it is gone. */
+bool store_built_spawned(struct store *store, struct str id, struct err *err) must_use;
+
+/* ---- tags of builds: build_tags.c ---- */
+
+struct tag_row {
+    struct str id; /* of the assignment */
+    struct str tag, build_id;
+    int64_t assigned_us, build_created_us, build_finished_us;
+};
+struct tag_filter {
+    struct str template_id;
+    struct str tag;    /* empty: any */
+    bool newest_only;  /* of each tag */
+    int64_t before_us; /* older than this assignment; 0: from the newest */
+    uint32_t limit;
+};
+/* Assignments whose build is ready: by tag, and of one tag newest first. */
+bool store_tag_list(struct store *store, const struct tag_filter *filter, struct arena *arena, struct tag_row **out,
+                    size_t *out_count, struct err *err) must_use;
+/* The ready build that a tag means (empty: default), or if the tag is a UUID, the ready build with this id. ERR_NOT_FOUND. */
+bool store_build_by_tag(struct store *store, struct str template_id, struct str tag, struct arena *arena,
+                        struct build_row *out, struct err *err) must_use;
+/* To a ready build of this template. ERR_LIMIT: too many tags. Durable. */
+bool store_tag_assign(struct store *store, struct str template_id, struct str build_id, const struct str *tags,
+                      uint32_t count, struct err *err) must_use;
+/* With its history; fine if there is no such tag. Durable. */
+bool store_tag_remove(struct store *store, struct str template_id, const struct str *tags, uint32_t count,
+                      struct err *err) must_use;
+
+/* ---- logs of builds, and the cache: build_steps.c ---- */
 
 enum build_level { BUILD_DEBUG, BUILD_INFO, BUILD_WARN, BUILD_LEVEL_ERROR };
 struct build_line {
@@ -428,6 +491,9 @@ bool store_event_count(struct store *store, struct str team_id, int64_t from_us,
 /* The token that opens guestd: HMAC-SHA256 of the id, in hex. The key is a seed that was made with the store. */
 enum { STORE_TOKEN_BYTES = 65 };
 void store_access_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
+/* The signature of a link to upload an archive, derived in the same way; `expires` is a decimal number. */
+void store_upload_token(const struct store *store, struct str team_id, struct str hash, struct str expires,
+                        char room[STORE_TOKEN_BYTES]);
 /* The token that opens the ports of a private sandbox, derived in the same way. */
 void store_traffic_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
 

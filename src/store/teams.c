@@ -102,6 +102,7 @@ static const struct {
       "sandbox(es) that start, run or end: try again in a moment" },
     { "SELECT COUNT(*) FROM templates WHERE team_id = $1", "template(s): delete them first" },
     { "SELECT COUNT(*) FROM snapshots WHERE team_id = $1 AND removed = 0", "snapshot(s): delete them first" },
+    { "SELECT COUNT(*) FROM built_templates WHERE team_id = $1 AND removed_us = 0", "template(s): delete them first" },
 };
 
 static bool team_is_empty(struct store *store, struct str id, struct err *err)
@@ -127,6 +128,8 @@ bool store_team_remove(struct store *store, struct str id, struct err *err)
         return err_wrap(err, "remove a team");
     bool ok = team_is_empty(store, id, err) &&
               sql_exec(store->sql, "DELETE FROM api_keys WHERE team_id = $1", SQL_ARGS(sql_text(id)), err) &&
+              sql_exec(store->sql, "DELETE FROM built_templates WHERE team_id = $1", SQL_ARGS(sql_text(id)), err) &&
+              sql_exec(store->sql, "DELETE FROM cached_steps WHERE team_id = $1", SQL_ARGS(sql_text(id)), err) &&
               sql_exec(store->sql, "DELETE FROM teams WHERE id = $1 AND is_default = 0", SQL_ARGS(sql_text(id)), err);
     if (ok && sql_changed(store->sql) != 1)
         ok = err_set(err, ERR_NOT_FOUND, "there is no team '%.*s' to remove", (int)MIN(id.len, (size_t)36), id.at);

@@ -6,11 +6,6 @@
 
 #define TEMPLATE_COLUMNS "t.id, t.team_id, t.cpu_count, t.memory_mb, t.disk_mb, t.guestd_version, t.created_us"
 
-static void text_read(const struct sql_rows *rows, struct arena *arena, struct str *out)
-{
-    *out = arena_copy(arena, sql_row_text(rows, 0));
-}
-
 static bool texts_read(struct sql *sql, const char *query, struct str template_id, struct arena *arena,
                        const struct str **out, uint32_t *out_count, struct err *err)
 {

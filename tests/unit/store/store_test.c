@@ -62,6 +62,10 @@ static void a_store_from_the_future_is_refused_with_advice(void **state)
 }
 
 /* A data directory that a release before this one has left, with a sandbox in it. */
+#define DROP_BUILDS                                                                                           \
+    "DROP TABLE build_lines; DROP TABLE build_tags; DROP TABLE builds; DROP TABLE built_aliases; DROP TABLE " \
+    "built_templates; DROP TABLE cached_steps; DROP TABLE build_kept;"
+
 static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
 {
     struct temp_store *t = *state;
@@ -82,8 +86,7 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
            "ALTER TABLE sandboxes ADD COLUMN internet SMALLINT NOT NULL DEFAULT 0;"
            "DROP TABLE mail_grants; DROP TABLE mail_codes; DROP TABLE mail_keys; DROP TABLE mail_inboxes;"
            "DROP TABLE mail_accounts; DROP TABLE mail_tenants; DROP TABLE mail_sandboxes; DROP TABLE mail_rates;"
-           "DROP TABLE snapshots;"
-           "DELETE FROM schema_version WHERE version > 3;"
+           "DROP TABLE snapshots;" DROP_BUILDS "DELETE FROM schema_version WHERE version > 3;"
            "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
            " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"
            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
@@ -120,7 +123,7 @@ static void a_store_from_before_pauses_gets_their_columns(void **state)
            "ALTER TABLE sandboxes DROP COLUMN keep_memory; ALTER TABLE sandboxes DROP COLUMN auto_resume;"
            "ALTER TABLE sandboxes DROP COLUMN layers; ALTER TABLE sandboxes DROP COLUMN has_memory;"
            "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
-           "DROP TABLE snapshots; DROP INDEX sandboxes_of_template;"
+           "DROP TABLE snapshots; DROP INDEX sandboxes_of_template;" DROP_BUILDS
            "ALTER TABLE mail_inboxes DROP COLUMN shred_tries;"
            "DELETE FROM schema_version WHERE version > 9;"
            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
