@@ -116,6 +116,7 @@
 #define LIMIT_TAR_NAME_BYTES 4096                    /* PATH_MAX */
 #define LIMIT_TAR_HEADER_BYTES (1 << 20)             /* one pax header or long name */
 #define LIMIT_TAR_XATTRS 64                          /* of one entry */
+#define LIMIT_ZSTD_WINDOW 27                         /* a power of two: 128 MiB of memory, what `zstd -d` takes too */
 
 /* Templates of a team, and what is uploaded for them. */
 #define LIMIT_TEMPLATES_TEAM 1000              /* that a team has built… */
