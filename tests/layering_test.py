@@ -56,8 +56,8 @@ DOORS = {
     "store": {"store.h", "sql.h", "mail_rows.h"},
     # A driver is a vtable and a plan is plain data; what implements them stays behind these two.
     "isolation": {"driver.h", "plan.h"},
-    # Four tools that every role needs, and no module above them.
-    "privsep": {"role.h", "channel.h", "message.h", "confine.h"},
+    # Five tools that every role needs, and no module above them.
+    "privsep": {"role.h", "channel.h", "message.h", "confine.h", "frame.h"},
     # Mail is as large as the rest of the actions together, and has callers and objects of its own.
     "actions": {"actions.h", "mail.h"},
     # The disk side has no single object either: templates are made of layers, and recipes make them.
@@ -70,7 +70,7 @@ WIRING = {
     "isolation": {"native/native.h", "native/probe.h", "serve.h", "remote.h"},
     # The roles for mail are loops around these: an inbox, a message, a webhook. Keeper derives the operator's public key,
     # and front its own keys.
-    "mail": {"inbox.h", "compose.h", "seal.h", "frame.h", "hook.h"},
+    "mail": {"inbox.h", "compose.h", "seal.h", "hook.h"},
     # Front reads what egress reports, and the role makes the resolver.
     "egress": {"egress.h", "flows.h", "resolver.h"},
 }

@@ -29,9 +29,9 @@
 #include "daemon/settings.h"
 #include "egress/resolver.h"
 #include "io/loop.h"
-#include "mail/frame.h"
 #include "mail/hook.h"
 #include "policy/net_rules.h"
+#include "privsep/frame.h"
 #include "privsep/role.h"
 #include "wire/dns.h"
 

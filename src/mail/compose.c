@@ -28,10 +28,10 @@
 #include "mail/address.h"
 #include "mail/budget.h"
 #include "mail/content_pack.h"
-#include "mail/frame.h"
 #include "mail/html.h"
 #include "mail/scan.h"
 #include "mail/text.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 
 enum { NAME_MOST = 256, BOUNDARY_BYTES = 16, LINE_MOST = 998 };

@@ -12,9 +12,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "mail/frame.h"
 #include "mail/inside.h"
 #include "mail/schema.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 
 #define INBOX_FILE "inbox.db"

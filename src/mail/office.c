@@ -36,9 +36,9 @@
 #include "base/mem.h"
 #include "base/places.h"
 #include "base/queue.h"
-#include "mail/frame.h"
 #include "mail/hook.h"
 #include "mail/inside.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 
 enum { RETRY_MS = 5 };

@@ -13,9 +13,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "mail/frame.h"
 #include "mail/inbox.h"
 #include "mail/inside.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);

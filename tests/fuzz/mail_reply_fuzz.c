@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "mail/frame.h"
 #include "mail/inside.h"
+#include "privsep/frame.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);

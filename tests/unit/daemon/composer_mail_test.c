@@ -10,7 +10,7 @@
 #include "daemon/roles.h"
 #include "mail/compose.h"
 #include "mail/content_pack.h"
-#include "mail/frame.h"
+#include "privsep/frame.h"
 #include "test.h"
 
 static struct arena arena;

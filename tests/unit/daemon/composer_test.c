@@ -20,7 +20,7 @@
 #include "daemon/forker_rig.h"
 #include "daemon/roles.h"
 #include "mail/compose.h"
-#include "mail/frame.h"
+#include "privsep/frame.h"
 #include "test.h"
 
 enum attempt {

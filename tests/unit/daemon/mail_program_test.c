@@ -11,8 +11,8 @@
 #include "daemon/forker_rig.h"
 #include "mail/compose.h"
 #include "mail/content_pack.h"
-#include "mail/frame.h"
 #include "mail/inside.h"
+#include "privsep/frame.h"
 #include "test.h"
 
 static const char *program_path;

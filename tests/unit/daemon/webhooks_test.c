@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "daemon/forker_rig.h"
 #include "daemon/settings.h"
-#include "mail/frame.h"
 #include "mail/hook.h"
+#include "privsep/frame.h"
 #include "test.h"
 
 #define RESOLV_CONF "nameserver 203.0.113.53\n"

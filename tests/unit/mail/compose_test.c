@@ -7,7 +7,7 @@
 
 #include "base/limits.h"
 #include "mail/content_pack.h"
-#include "mail/frame.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 #include "test.h"
 

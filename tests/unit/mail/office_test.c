@@ -12,9 +12,9 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "hand_clock.h"
-#include "mail/frame.h"
 #include "mail/hook.h"
 #include "mail/inside.h"
+#include "privsep/frame.h"
 #include "privsep/message.h"
 #include "test.h"
 

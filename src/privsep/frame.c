@@ -1,4 +1,4 @@
-#include "mail/frame.h"
+#include "privsep/frame.h"
 
 #include <errno.h>
 #include <poll.h>

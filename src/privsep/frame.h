@@ -5,8 +5,8 @@
  * Failure    ERR_UNAVAILABLE: the other side has closed. ERR_TIMEOUT. ERR_LIMIT: longer than the cap; the connection cannot
  *            be used any more after any failure.
  */
-#ifndef MAIL_FRAME_H
-#define MAIL_FRAME_H
+#ifndef PRIVSEP_FRAME_H
+#define PRIVSEP_FRAME_H
 
 #include <stdbool.h>
 #include <stddef.h>
