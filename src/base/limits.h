@@ -89,8 +89,9 @@
 #define LIMIT_LOG_REFUSED_BYTES (LIMIT_LOG_BYTES / 4) /* …of which so much is kept: the rest is for other lines */
 #define LIMIT_HTTPS_PORTS 32                          /* ports of a sandbox that the edge reaches by TLS */
 #define LIMIT_METERS 4096 /* keys whose rate is remembered; past it, idle ones are forgotten */
-#define LIMIT_LAYERS 32   /* overlay lowers of one template */
-#define LIMIT_FORKS 100   /* copies that one call asks for; E2B's limit */
+#define LIMIT_LAYERS \
+    128                 /* overlay lowers of one sandbox; a plan with all of them is 9 KiB. The kernel's limit is 500 */
+#define LIMIT_FORKS 100 /* copies that one call asks for; E2B's limit */
 #define LIMIT_SNAPSHOT_ENTRIES \
     4000000                    /* files of a sandbox that a snapshot copies: minutes; room on disk is the other limit */
 #define LIMIT_IMAGE_FILES 8192 /* files from outside in one image of memory: 116 for an interpreter of the zygote */
@@ -271,7 +272,7 @@
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */
-#define LIMIT_TEMPLATES_PAGE 16         /* templates in one message; with 32 layers and long names each takes 2.5 KiB */
+#define LIMIT_TEMPLATES_PAGE 6          /* templates in one message; with 128 layers and long names each takes 9 KiB */
 #define LIMIT_STATS 16 /* sandboxes measured in one request: a start behind it waits a millisecond or two at most */
 /* Connections that wait at a listening socket in a sandbox; the kernel holds memory for each. */
 #define LIMIT_BACKLOG 1024

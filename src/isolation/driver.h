@@ -146,6 +146,7 @@ struct driver_ops {
     void (*thaw)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*park)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*snapshot)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+    void (*seal)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
     void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,

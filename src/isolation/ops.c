@@ -292,6 +292,8 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
         can->park(driver, id, memory, got_kept, call);
     else if (ask->pause.call == PAUSE_SNAPSHOT && can->snapshot)
         can->snapshot(driver, id, memory, got_kept, call);
+    else if (ask->pause.call == PAUSE_SEAL && can->seal)
+        can->seal(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_DROP && can->drop)
         can->drop(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_LIST && can->list_snapshots)
@@ -338,7 +340,8 @@ uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
 {
     if (op->ask & ASK_PLAN && ask->plan.from != PLAN_NEW)
         return LIMIT_PAUSE_MS;
-    if (op->ask & ASK_PAUSE && (ask->pause.call == PAUSE_PARK || ask->pause.call == PAUSE_SNAPSHOT))
+    if (op->ask & ASK_PAUSE &&
+        (ask->pause.call == PAUSE_PARK || ask->pause.call == PAUSE_SNAPSHOT || ask->pause.call == PAUSE_SEAL))
         return LIMIT_PAUSE_MS;
     return LIMIT_KEEPER_MS;
 }
@@ -418,7 +421,7 @@ static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct ke
         if (!plan_layer_id_valid(out->layers[i]))
             in->failed = true;
     }
-    bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT;
+    bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT || asked->pause.call == PAUSE_SEAL;
     if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
                           strcmp(out->layers[out->layer_count - 1], out->id) != 0
                     : out->id[0] != '\0' || (out->layer_count && asked->pause.call != PAUSE_LIST))

@@ -101,6 +101,7 @@ void box_free(void *object)
     box_forget_freeze(box, &err); /* before the next two, which may wait for it */
     park_lost(box, &err);
     snapshot_lost(box, &err);
+    seal_lost(box, &err);
     timer_clear(&box->retry);
     timer_clear(&box->slow);
     watch_free(box->watch);
@@ -152,6 +153,7 @@ static bool clear_remains(struct box *box, struct err *err)
 
     if (box->keep != HELD_RUNNING)
         return park_clear(box, err);
+    seal_take_files(box);
     /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
     if (!trash_add(native->trash, native->sandboxes_fd, id, err))
         return false;
@@ -288,7 +290,7 @@ static void box_gone(struct box *box)
     char id[LIMIT_ID_BYTES];
 
     memcpy(id, box->id, sizeof id);
-    bool ran = box->ran && box->keep == HELD_RUNNING; /* who had it parked knows */
+    bool ran = box->ran && box->keep == HELD_RUNNING && !box->seal; /* who had it parked or sealed knows */
     struct err ended, ignored;
     /* If we ended it, that is the cause, even if it was short of memory before. */
     enum exit_cause cause =

@@ -51,6 +51,7 @@ struct box {
     enum held_state keep; /* HELD_PARKED…: when it ends, its directory stays and it is PARKED. Else HELD_RUNNING */
     struct park *park;    /* under way, or NULL */
     struct snapshot *snapshot; /* the same, until its files are copied */
+    struct snapshot *seal;     /* its files become a layer when it has ended; NULL: they go */
     uint32_t slot;             /* BOX_SLOTS: none */
     pid_t pid;
     int pidfd;

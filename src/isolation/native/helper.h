@@ -15,12 +15,13 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "base/limits.h"
 #include "io/loop.h"
 
 struct helper;
 struct helper_voice; /* the child's end */
 
-enum { HELPER_FDS = 80, HELPER_FIGURES = 2 };
+enum { HELPER_FDS = LIMIT_LAYERS + 48, HELPER_FIGURES = 2 };
 
 struct helper_job {
     /* In the child. What it has made when it fails is for the asker to clear away. */

@@ -57,6 +57,9 @@ enum native_step {
     NATIVE_AT_SNAPSHOT_LAYER,
     NATIVE_AT_SNAPSHOT_NAME,
     NATIVE_AT_SNAPSHOT_END,
+    NATIVE_AT_SEAL_DRAFT, /* of a seal, which goes on as a snapshot from its WRITE on */
+    NATIVE_AT_SEAL_KILL,
+    NATIVE_AT_SEAL_MOVE,
     NATIVE_AT_RESTORE_PROCESS, /* of a start from an image, see restore.c */
     NATIVE_AT_RESTORE_SOCKET,
     NATIVE_AT_RESTORE_LINK,

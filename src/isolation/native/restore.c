@@ -658,7 +658,7 @@ static const char *read_boot_id(const struct restore *restore, char room[IMAGE_B
     return room;
 }
 
-/* Roots of all its layers, and of those below each one that a snapshot has made. */
+/* Roots of all its layers, and of those below each one that was made while its processes ran. */
 static bool make_files(struct restore *restore, const struct mounts_ids *ids, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -668,7 +668,7 @@ static bool make_files(struct restore *restore, const struct mounts_ids *ids, st
         uint32_t top = below.layer_count - 1;
         if (!mounts_zygote(&native->mounts, native->layers_fd, &below, ids, &restore->files_fds[top], err))
             return false;
-        is_last = top == 0 || !snapshot_made_layer(native->layers_fd, below.layers[top]);
+        is_last = top == 0 || !snapshot_outlived_layer(native->layers_fd, below.layers[top]);
     }
     return true;
 }

@@ -16,6 +16,13 @@
  * next one finds <id>.new, or a layer that nothing names, and removes either; front thaws the sandbox.
  *
  * A layer that is a snapshot's has an attribute that says so, for `merge`: its manifest may have been removed.
+ *
+ * A seal is a snapshot of a sandbox that ends. It needs no copy, and nothing stands still for it:
+ *
+ *   kill     marked as dying, so that the next keeper clears it away if this one dies. From here on there is no way back
+ *   move     no process of it is left: its upper becomes <id>.new/layer, and the rest of the sandbox goes to the trash.
+ *            With LIMIT_LAYERS layers it becomes <id>.new/upper, and the helper merges as above
+ *   write, name, sync    as above
  */
 #include "isolation/native/snapshot.h"
 
@@ -44,12 +51,15 @@
 #include "isolation/native/manifest.h"
 #include "isolation/native/room.h"
 
-#define SNAPSHOT_MARK "trusted.cloister.snapshot"
+#define SNAPSHOT_MARK "trusted.cloister.snapshot" /* its value: one of these */
+#define MARK_COPIED "y"
+#define MARK_SEALED "s"
 
 enum {
     FROZEN_MS = 120000, /* a sandbox does not stand still for longer: 20 GB on a disk of 170 MB a second */
     HELPER_MS = 600000, /* all of it, with the sync of what was copied */
     DRAFT_BYTES = LAYER_ID_BYTES + 8,
+    COUNT_DEPTH = 256, /* directories below one another whose files count for the size of a seal; a descriptor each */
 };
 
 enum step { STEP_FREEZE, STEP_COPIED, STEP_NAME };
@@ -57,7 +67,9 @@ enum step { STEP_FREEZE, STEP_COPIED, STEP_NAME };
 struct snapshot {
     struct native *native;
     struct snapshot *next;
-    struct box *box; /* NULL once its files are copied */
+    struct box *box; /* NULL once its files are copied, and of a seal */
+    bool is_seal;
+    struct box *dying; /* of a seal, until its files are moved */
     struct helper *helper;
     char id[LAYER_ID_BYTES], draft[DRAFT_BYTES]; /* <id>.new */
     struct manifest manifest;
@@ -108,7 +120,7 @@ static uint64_t size_of(const struct copy *copy)
 
 static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint64_t *image_bytes, struct err *err)
 {
-    if (!remove_tree(snapshot->draft_fd, "links", err))
+    if (!remove_tree(snapshot->draft_fd, "links", err) || !remove_tree(snapshot->draft_fd, "upper", err))
         return false;
     /* Contents first, then names: after a power cut no name may lead to half a layer. */
     if (syncfs(snapshot->draft_fd) < 0)
@@ -116,6 +128,21 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint6
     snapshot->manifest.layer_bytes = size_of(copy);
     snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
     return manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
+}
+
+/* The layer is complete. */
+static bool keep_it(struct snapshot *snapshot, struct helper_voice *voice, const struct copy *copy, struct err *err)
+{
+    uint64_t image_bytes = 0;
+
+    helper_figure(voice, 0, size_of(copy));
+    if (!write_down(snapshot, copy, &image_bytes, err))
+        return false;
+    helper_figure(voice, 1, image_bytes);
+    if (!helper_ask(voice, STEP_NAME, err))
+        return false;
+    return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
+           err_sys(err, "sync the name of a snapshot");
 }
 
 static bool make_snapshot(struct helper_voice *voice, void *context, struct err *err)
@@ -132,20 +159,62 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
             return false;
     if (!helper_ask(voice, STEP_FREEZE, err) || !copy_tree(&copy, snapshot->upper_fd, err))
         return false;
-    if (fsetxattr(layer_fd, SNAPSHOT_MARK, "y", 1, 0) < 0)
+    if (fsetxattr(layer_fd, SNAPSHOT_MARK, MARK_COPIED, 1, 0) < 0)
         return err_sys(err, "mark a layer");
     if (!helper_ask(voice, STEP_COPIED, err))
         return false;
     helper_slow_down();
-    uint64_t image_bytes = 0;
-    helper_figure(voice, 0, size_of(&copy));
-    if (!write_down(snapshot, &copy, &image_bytes, err))
-        return false;
-    helper_figure(voice, 1, image_bytes);
-    if (!helper_ask(voice, STEP_NAME, err))
-        return false;
-    return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
-           err_sys(err, "sync the name of a snapshot");
+    return keep_it(snapshot, voice, &copy, err);
+}
+
+/* What is below this directory; an estimate where a guest has nested it deeply. */
+static void count_below(int dir_fd, unsigned depth, struct copy *sum)
+{
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    struct stat st;
+
+    if (!dir)
+        fd_close(&fd);
+    for (struct dirent *entry; dir && sum->entries < LIMIT_SNAPSHOT_ENTRIES && (entry = readdir(dir));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") ||
+            fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+            continue;
+        sum->entries++;
+        if (S_ISREG(st.st_mode))
+            sum->bytes += (uint64_t)st.st_blocks * 512 / MAX(st.st_nlink, (nlink_t)1);
+        auto_close int below = S_ISDIR(st.st_mode) && depth < COUNT_DEPTH
+                                   ? openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                                   : -1;
+        if (below >= 0)
+            count_below(below, depth + 1, sum);
+    }
+    if (dir)
+        (void)closedir(dir);
+}
+
+static bool make_seal(struct helper_voice *voice, void *context, struct err *err)
+{
+    struct snapshot *snapshot = context;
+    struct copy copy = { .to_fd = snapshot->upper_fd, .links_fd = -1, .is_merge = true };
+    auto_close int layer_fd = -1, links_fd = -1;
+
+    if (snapshot->merged) {
+        copy.to_fd = layer_fd = make_inside(snapshot->draft_fd, "layer", err);
+        copy.links_fd = links_fd = layer_fd < 0 ? -1 : make_inside(snapshot->draft_fd, "links", err);
+        if (links_fd < 0)
+            return false;
+        for (uint32_t i = 0; i < snapshot->merged; i++)
+            if (!copy_tree(&copy, snapshot->layer_fds[i], err))
+                return false;
+        if (!copy_tree(&copy, snapshot->upper_fd, err))
+            return false;
+    } else {
+        count_below(snapshot->upper_fd, 0, &copy);
+    }
+    if (fsetxattr(copy.to_fd, SNAPSHOT_MARK, MARK_SEALED, 1, 0) < 0)
+        return err_sys(err, "mark a layer");
+    return keep_it(snapshot, voice, &copy, err);
 }
 
 /* ---- the end ---- */
@@ -207,6 +276,8 @@ static void fail(struct snapshot *snapshot, const struct err *why)
     struct err err;
 
     snapshot->is_over = true;
+    if (snapshot->dying)
+        snapshot->dying->seal = NULL;
     if (snapshot->box)
         checkpoint_forget(snapshot->box, why);
     if (snapshot->is_freezing && !box_thaw(snapshot->box, &err)) /* which answers: it was thawed before */
@@ -339,12 +410,27 @@ static void asked(void *context, uint8_t step)
 
 /* ---- the beginning ---- */
 
-bool snapshot_made_layer(int layers_fd, const char *layer)
+/* 0: it has none. Also a mark if that cannot be told. */
+static char mark_of(int layers_fd, const char *layer)
 {
     auto_close int fd = openat(layers_fd, layer, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    char value;
+    char value = MARK_COPIED[0];
 
-    return fd < 0 || fgetxattr(fd, SNAPSHOT_MARK, &value, 1) >= 0 || (errno != ENODATA && errno != ENOTSUP);
+    if (fd >= 0 && fgetxattr(fd, SNAPSHOT_MARK, &value, 1) < 0 && (errno == ENODATA || errno == ENOTSUP))
+        return 0;
+    return value;
+}
+
+bool snapshot_made_layer(int layers_fd, const char *layer)
+{
+    return mark_of(layers_fd, layer) != 0;
+}
+
+bool snapshot_outlived_layer(int layers_fd, const char *layer)
+{
+    char mark = mark_of(layers_fd, layer);
+
+    return mark != 0 && mark != MARK_SEALED[0];
 }
 
 /* How many of these layers stay as they are. */
@@ -415,7 +501,7 @@ static bool make_draft(struct snapshot *snapshot, struct err *err)
 static bool start_helper(struct snapshot *snapshot, struct err *err)
 {
     struct native *native = snapshot->native;
-    struct helper_job job = { .work = make_snapshot,
+    struct helper_job job = { .work = snapshot->is_seal ? make_seal : make_snapshot,
                               .asked = asked,
                               .ended = ended,
                               .context = snapshot,
@@ -441,6 +527,15 @@ static bool begin(struct snapshot *snapshot, struct err *err)
            native_reach(snapshot->native, NATIVE_AT_SNAPSHOT_DRAFT, err) && start_helper(snapshot, err);
 }
 
+static void new_id(struct snapshot *snapshot)
+{
+    unsigned char random[32];
+
+    random_bytes(random, sizeof random);
+    (void)hex_text(str_of(random, sizeof random), snapshot->id);
+    (void)snprintf(snapshot->draft, sizeof snapshot->draft, "%s.new", snapshot->id);
+}
+
 static void start_waiting(struct native *native)
 {
     struct snapshot *next = NULL;
@@ -448,6 +543,8 @@ static void start_waiting(struct native *native)
     struct err err;
 
     for (struct snapshot *at = native->snapshots; at; at = at->next) {
+        if (at->is_seal)
+            continue; /* nothing stands still for it, so it waits for nobody */
         running += at->helper != NULL;
         next = at->helper || at->draft_fd >= 0 ? next : at; /* the newest is the first in the list */
     }
@@ -459,7 +556,6 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
 {
     struct native *native = native_of(driver);
     struct box *box = box_find(native, id);
-    unsigned char random[32];
     struct err err;
 
     if (!box || (box->state != BOX_RUNNING && box->state != BOX_PARKED)) {
@@ -476,14 +572,88 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
                                        .upper_fd = -1,
                                        .done = done,
                                        .context = context };
-        random_bytes(random, sizeof random);
-        (void)hex_text(str_of(random, sizeof random), snapshot->id);
-        (void)snprintf(snapshot->draft, sizeof snapshot->draft, "%s.new", snapshot->id);
+        new_id(snapshot);
         box->snapshot = native->snapshots = snapshot;
         start_waiting(native);
         return;
     }
     done(context, NULL, &err);
+}
+
+/* ---- a seal ---- */
+
+static bool begin_seal(struct snapshot *snapshot, struct err *err)
+{
+    struct native *native = snapshot->native;
+    struct state record;
+
+    snapshot->box = snapshot->dying; /* open_sandbox() reads its record */
+    bool ok = open_sandbox(snapshot, &record, err) && plan_layers(snapshot, &record, err);
+    snapshot->box = NULL;
+    return ok && make_draft(snapshot, err) && native_reach(native, NATIVE_AT_SEAL_DRAFT, err) &&
+           box_kill(snapshot->dying, err);
+}
+
+void native_seal(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    struct err err, ignored;
+
+    if (!box || box->state != BOX_RUNNING) {
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    } else if (!box_is_busy(box, &err)) {
+        struct snapshot *snapshot = NEW(struct snapshot);
+        *snapshot = (struct snapshot){ .native = native,
+                                       .next = native->snapshots,
+                                       .is_seal = true,
+                                       .dying = box,
+                                       .draft_fd = -1,
+                                       .upper_fd = -1,
+                                       .done = done,
+                                       .context = context };
+        new_id(snapshot);
+        native->snapshots = box->seal = snapshot;
+        if (begin_seal(snapshot, &err)) {
+            (void)!native_reach(native, NATIVE_AT_SEAL_KILL, &ignored);
+            return; /* box_gone() goes on */
+        }
+        fail(snapshot, &err);
+        if (box->state == BOX_RUNNING && !box_kill(box, &err))
+            log_error("native: %s", err_text(&err));
+        return;
+    }
+    done(context, NULL, &err);
+}
+
+static bool move_files(struct snapshot *snapshot, const struct box *box, struct err *err)
+{
+    struct native *native = snapshot->native;
+    auto_close int fd = openat(native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open sandboxes/%s", box->id);
+    if (renameat2(fd, "upper", snapshot->draft_fd, snapshot->merged ? "upper" : "layer", RENAME_NOREPLACE) < 0)
+        return err_sys(err, "keep the files of sandbox %s", box->id);
+    return native_reach(native, NATIVE_AT_SEAL_MOVE, err) && start_helper(snapshot, err);
+}
+
+void seal_take_files(struct box *box)
+{
+    struct snapshot *snapshot = take_ptr(&box->seal);
+    struct err err;
+
+    if (!snapshot)
+        return;
+    snapshot->dying = NULL;
+    if (!move_files(snapshot, box, &err))
+        fail(snapshot, &err);
+}
+
+void seal_lost(struct box *box, const struct err *why)
+{
+    if (box->seal)
+        fail(box->seal, why);
 }
 
 void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, void *context)

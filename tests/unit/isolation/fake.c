@@ -260,7 +260,8 @@ static void park(struct fake_held *held, bool memory)
 static void snapshot(struct fake *fake, const struct fake_held *held, bool memory, struct kept *out)
 {
     *out = (struct kept){ .has_image = memory, .layer_bytes = 1000, .image_bytes = memory ? 2000 : 0 };
-    snprintf(out->id, sizeof out->id, "%064x", fake->pause_calls[PAUSE_SNAPSHOT]);
+    snprintf(out->id, sizeof out->id, "%064x",
+             fake->pause_calls[PAUSE_SNAPSHOT] + 1000 * fake->pause_calls[PAUSE_SEAL]);
     out->layer_count = held->plan.layer_count + 1;
     memcpy(out->layers, held->plan.layers, held->plan.layer_count * sizeof out->layers[0]);
     memcpy(out->layers[held->plan.layer_count], out->id, sizeof out->id);
@@ -304,6 +305,8 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
         park(held, memory);
     } else {
         snapshot(fake, held, memory, out);
+        if (call == PAUSE_SEAL)
+            fake_remove(fake, held);
     }
     pthread_cond_broadcast(&fake->changed);
     pthread_mutex_unlock(&fake->lock);

@@ -30,6 +30,24 @@ static struct kept take_snapshot(struct world *world, const char *id)
     return kept;
 }
 
+static enum err_kind try_seal(struct world *world, const char *id, struct kept *out)
+{
+    struct answer answer = { .loop = world->loop };
+
+    world->driver->ops->seal(world->driver, id, note_kept, &answer);
+    enum err_kind kind = wait_for(world, &answer);
+    *out = answer.kept;
+    return kind;
+}
+
+static struct kept seal(struct world *world, const char *id)
+{
+    struct kept kept;
+
+    assert_int_equal(try_seal(world, id, &kept), ERR_NONE);
+    return kept;
+}
+
 static enum err_kind drop(struct world *world, const char *id)
 {
     struct answer answer = { .loop = world->loop };
@@ -187,7 +205,7 @@ static void layers_stay_while_a_snapshot_or_a_sandbox_has_them(void **state)
 
 static void long_chains_are_made_shorter(void **state)
 {
-    enum { GENERATIONS = 70 };
+    enum { GENERATIONS = 2 * LIMIT_LAYERS + 6 };
     struct world *world = *state;
     struct plan plan = a_plan("sandbox0");
     unsigned shorter = 0;
@@ -205,7 +223,7 @@ static void long_chains_are_made_shorter(void **state)
         }
         (void)snprintf(id, sizeof id, "sandbox%d", i);
         uint32_t before = plan.layer_count;
-        struct kept kept = take_snapshot(world, id);
+        struct kept kept = i % 2 ? take_snapshot(world, id) : seal(world, id);
         shorter += kept.layer_count <= before;
         assert_true(kept.layer_count <= LIMIT_LAYERS);
         assert_string_equal(kept.layers[0], layer_id); /* the template's own stays what it is */
@@ -217,6 +235,8 @@ static void long_chains_are_made_shorter(void **state)
         fd = start(world, &plan);
         for (int k = 0; k <= i; k++) {
             bool is_gone = k % 3 == 2 && k < i;
+            if (k % 16 && i - k > 8)
+                continue; /* some of them, and the last ones */
             (void)snprintf(command, sizeof command, "get /file%d", k);
             (void)snprintf(want, sizeof want, "get: %d", k);
             check_says(fd, command, is_gone ? "get: No such file or directory" : want);
@@ -246,6 +266,106 @@ static void a_snapshot_that_fails_leaves_nothing_and_its_sandbox_runs(void **sta
     assert_true(stop(world, "sandbox1"));
     assert_int_equal(drop(world, kept.id), ERR_NONE);
     check_at_rest(world);
+}
+
+static void a_sealed_sandbox_is_a_layer(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    char path[128];
+
+    check_says(fd, "put /note first", "put: ok");
+    check_says(fd, "mkdir /made", "mkdir: ok");
+    check_says(fd, "put /made/inside deep", "put: ok");
+    check_says(fd, "remove /etc/template-file", "remove: ok");
+    struct kept kept = seal(world, "sandbox1");
+    assert_int_equal(kept.layer_count, 2);
+    assert_string_equal(kept.layers[0], layer_id);
+    assert_string_equal(kept.layers[1], kept.id);
+    assert_true(kept.layer_bytes >= 4 * LIMIT_SNAPSHOT_ENTRY_BYTES); /* a directory, two files, what hides one */
+    assert_int_equal(state_of(world, "sandbox1"), HELD_STATE_COUNT);
+    assert_int_equal(world->exits, 0); /* who asked knows */
+    (void)snprintf(path, sizeof path, "snapshots/%s", kept.id);
+    assert_int_equal(count_names(world->data_fd, path), 1); /* the manifest */
+    assert_true(is_used(world, kept.id));
+    auto_close int layers_fd = open_at(world, "layers");
+    assert_true(snapshot_made_layer(layers_fd, kept.id));
+    assert_false(snapshot_outlived_layer(layers_fd, kept.id));
+    plan = plan_from_kept("sandbox2", &kept);
+    auto_close int copy_fd = start(world, &plan);
+    check_says(copy_fd, "get /note", "get: first");
+    check_says(copy_fd, "get /made/inside", "get: deep");
+    check_says(copy_fd, "get /etc/template-file", "get: No such file or directory");
+    /* One on top of the other. */
+    check_says(copy_fd, "put /note second", "put: ok");
+    struct kept next = seal(world, "sandbox2");
+    assert_int_equal(next.layer_count, 3);
+    assert_int_equal(drop(world, kept.id), ERR_NONE);
+    assert_true(is_used(world, kept.id)); /* by the next */
+    plan = plan_from_kept("sandbox3", &next);
+    auto_close int third_fd = start(world, &plan);
+    check_says(third_fd, "get /note", "get: second");
+    assert_true(stop(world, "sandbox3"));
+    assert_int_equal(drop(world, next.id), ERR_NONE);
+    assert_false(is_used(world, kept.id));
+    check_at_rest(world);
+    assert_int_equal(try_seal(world, "sandbox3", &kept), ERR_NOT_FOUND);
+}
+
+static void a_seal_that_fails_leaves_neither_a_layer_nor_a_sandbox(void **state)
+{
+    static const enum native_step steps[] = { NATIVE_AT_SEAL_DRAFT,     NATIVE_AT_SEAL_MOVE,
+                                              NATIVE_AT_SNAPSHOT_WRITE, NATIVE_AT_SNAPSHOT_LAYER,
+                                              NATIVE_AT_SNAPSHOT_NAME,  NATIVE_AT_SNAPSHOT_END };
+    struct world *world = *state;
+    struct kept kept;
+
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct plan plan = a_plan("sandbox1");
+        auto_close int fd = start(world, &plan);
+        check_says(fd, "put /note first", "put: ok");
+        native_fail_at(world->driver, steps[i]);
+        assert_int_equal(try_seal(world, "sandbox1", &kept), ERR_INTERNAL);
+        native_fail_at(world->driver, NATIVE_NOWHERE);
+        assert_true(stop(world, "sandbox1")); /* waits for its end */
+        assert_int_equal(state_of(world, "sandbox1"), HELD_STATE_COUNT);
+        check_nothing_was_made(world);
+        check_at_rest(world);
+    }
+}
+
+static void act_seal(struct world *world)
+{
+    struct kept kept;
+
+    (void)try_seal(world, "sandbox1", &kept);
+}
+
+static void a_keeper_killed_while_it_seals_leaves_all_or_nothing(void **state)
+{
+    static const enum native_step steps[] = { NATIVE_AT_SEAL_DRAFT,     NATIVE_AT_SEAL_KILL,
+                                              NATIVE_AT_SEAL_MOVE,      NATIVE_AT_SNAPSHOT_WRITE,
+                                              NATIVE_AT_SNAPSHOT_LAYER, NATIVE_AT_SNAPSHOT_NAME,
+                                              NATIVE_AT_SNAPSHOT_END };
+    struct world *world = *state;
+    unsigned whole = 0;
+
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct plan plan = a_plan("sandbox1");
+        auto_close int fd = start(world, &plan);
+        check_says(fd, "put /note first", "put: ok");
+        killed_at(world, steps[i], act_seal);
+        /* Before the kill it goes on; from then on it is gone. */
+        assert_int_equal(state_of(world, "sandbox1"),
+                         steps[i] == NATIVE_AT_SEAL_DRAFT ? HELD_RUNNING : HELD_STATE_COUNT);
+        assert_true(stop(world, "sandbox1"));
+        whole += steps[i] == NATIVE_AT_SNAPSHOT_NAME || steps[i] == NATIVE_AT_SNAPSHOT_END;
+        assert_int_equal(count_names(world->data_fd, "snapshots"), whole);
+        assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+        check_at_rest(world);
+    }
+    assert_int_equal(whole, 2);
 }
 
 static void act_snapshot(struct world *world)
@@ -511,6 +631,9 @@ int main(int argc, char **argv)
         NATIVE_CASE(what_was_frozen_or_parked_before_is_so_afterwards),
         NATIVE_CASE(layers_stay_while_a_snapshot_or_a_sandbox_has_them),
         NATIVE_CASE(long_chains_are_made_shorter),
+        NATIVE_CASE(a_sealed_sandbox_is_a_layer),
+        NATIVE_CASE(a_seal_that_fails_leaves_neither_a_layer_nor_a_sandbox),
+        NATIVE_CASE(a_keeper_killed_while_it_seals_leaves_all_or_nothing),
         NATIVE_CASE(a_snapshot_that_fails_leaves_nothing_and_its_sandbox_runs),
         NATIVE_CASE(a_keeper_killed_while_it_makes_one_leaves_all_or_nothing),
         NATIVE_CASE(the_death_of_the_helper_is_no_harm),
