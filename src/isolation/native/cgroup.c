@@ -934,6 +934,14 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
     return fine;
 }
 
+bool cgroup_is_there(const struct cgroups *cgroups, const char *id)
+{
+    for (int tree = 0; tree < cgroups->count; tree++)
+        if (faccessat(cgroups->fds[tree], id, F_OK, 0) == 0)
+            return true;
+    return false;
+}
+
 void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context)
 {
     for (int tree = 0; tree < cgroups->count; tree++) {

@@ -180,6 +180,8 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const ch
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/* Is any directory of it left, in any tree? */
+bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */
 void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context);
 

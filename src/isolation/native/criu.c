@@ -205,14 +205,16 @@ static void open_namespaces(int pid, char *room, size_t room_size)
     }
 }
 
-static no_return void become_criu(const struct criu_run *run, char **argv)
+static no_return void become_criu(pid_t helper, const struct criu_run *run, char **argv)
 {
     char owner[48], namespaces[128];
     char *environment[5] = { (char *)"PATH=/usr/sbin:/usr/bin" };
     struct err err;
     int null_fd = open("/dev/null", O_RDWR);
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* If the helper died before it was set, we have another parent. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != helper)
+        _exit(1);
     (void)signal(SIGPIPE, SIG_DFL);
     if (run->dumps) {
         const struct rlimit largest = { LIMIT_IMAGE_FILE_BYTES, LIMIT_IMAGE_FILE_BYTES };
@@ -321,9 +323,9 @@ bool criu_run(const struct criu_run *run, struct err *err)
     for (size_t i = 0; i < args->count; i++)
         argv[i] = args->text.data + args->at[i];
     argv[args->count] = NULL;
-    pid_t pid = fork();
+    pid_t helper = getpid(), pid = fork();
     if (pid == 0)
-        become_criu(run, argv);
+        become_criu(helper, run, argv);
     auto_close int pidfd = pid < 0 ? -1 : pidfd_open(pid, 0);
     if (pidfd < 0)
         return err_sys(err, "start CRIU");

@@ -312,7 +312,9 @@ bool park_discard(struct box *box, struct err *err)
 void park_found(struct box *box, const struct state *state)
 {
     struct native *native = box->native;
-    bool is_cut_short = state->slot != BOX_SLOTS && !strcmp(state->boot_id, native->boot_id);
+    /* By the record; by its cgroup too, which must be gone before it is started again, whatever the record says. */
+    bool is_cut_short = (state->slot != BOX_SLOTS && !strcmp(state->boot_id, native->boot_id)) ||
+                        cgroup_is_there(native->cgroups, box->id);
     struct err err;
 
     box->keep = state->held;

@@ -10,7 +10,14 @@
  *            network and the limits of the namespaces from inside them, and the host name
  *   helper   moves pid 1 into the `guestd` leaf, sets the sandbox's own limits, and says its number
  *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
- *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies
+ *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies. Its image goes
+ *            after that
+ *
+ * Never two of it. Keeper may be killed at any moment. The helper dies with it, and CRIU with the helper; what CRIU has made
+ * by then lives on, in the sandbox's cgroup, where all that the helper makes is from its birth. The helper also holds the
+ * sandbox's directory (state_claim()). The next keeper starts nothing of it before nobody holds that, so that nothing more
+ * can enter the cgroup, and before the cgroup is gone, which the kernel allows when nothing in it can run any more
+ * (clear_remains() in box.c). The dead may be listed for longer: the host's init takes note of them in its own time.
  *
  * Kernel randomness differs in each copy: programs that have drawn some in advance (the C library's getrandom) notice a new
  * generation of the kernel's generator, which keeper begins before each restore.
@@ -67,7 +74,7 @@ struct restore {
     struct box *box;
     struct plan plan;
     struct helper *helper;
-    int sandbox_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
+    int sandbox_fd, claim_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
     int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
     int files_fds[LIMIT_LAYERS]; /* [n]: a root of the n + 1 lowest layers; -1: none */
@@ -502,6 +509,7 @@ static void restore_free(struct restore *restore)
 {
     helper_cancel(restore->helper);
     fd_close(&restore->sandbox_fd);
+    fd_close(&restore->claim_fd);
     fd_close(&restore->image_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
@@ -725,6 +733,7 @@ static bool start_helper(struct restore *restore, struct err *err)
     give(&job, restore->program_fd);
     give(&job, restore->enter_fd);
     give(&job, restore->sandbox_fd);
+    give(&job, restore->claim_fd);
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
     give(&job, restore->devices_fd);
@@ -741,7 +750,8 @@ static bool start_helper(struct restore *restore, struct err *err)
         give(&job, restore->reins.fds[i]);
     give(&job, restore->reins.events_fd);
     restore->helper = helper_start(native->helpers, &job, err);
-    /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
+    /* The helper has them now; ours would keep the overlay mounted after the sandbox's end, and the sandbox claimed. */
+    fd_close(&restore->claim_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
     fd_close(&restore->program_fd);
@@ -757,6 +767,7 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
     *restore = (struct restore){ .box = box,
                                  .plan = *from->plan,
                                  .sandbox_fd = fcntl(from->sandbox_fd, F_DUPFD_CLOEXEC, 3),
+                                 .claim_fd = fcntl(from->claim_fd, F_DUPFD_CLOEXEC, 3),
                                  .image_fd = fcntl(from->image_fd, F_DUPFD_CLOEXEC, 3),
                                  .root_fd = -1,
                                  .devices_fd = -1,
@@ -772,8 +783,9 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
         restore->files_fds[i] = -1;
     box->restore = restore;
     begin_generation();
-    if (restore->sandbox_fd >= 0 && restore->image_fd >= 0 ? make_ground(restore, err) && start_helper(restore, err)
-                                                           : err_sys(err, "keep the image"))
+    if (restore->sandbox_fd >= 0 && restore->claim_fd >= 0 && restore->image_fd >= 0
+            ? make_ground(restore, err) && start_helper(restore, err)
+            : err_sys(err, "keep the image"))
         return true;
     restore_free(restore);
     return false;

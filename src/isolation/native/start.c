@@ -1,7 +1,8 @@
 /*
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet. For a sandbox that is parked it is there, and
- *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked
+ *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked. The directory is
+ *             claimed (state_claim()), so that nothing of an earlier start is still at it
  *   cgroup    both leaves, limits set, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
  *             cgroup where that works; the child sets its network up and then waits
@@ -62,6 +63,7 @@ struct start {
     const struct plan *plan;
     struct box *box;
     int sandbox_fd, state_fd;
+    int claim_fd; /* on the sandbox, until it is made or has failed */
     struct state state;
     int link_fd;       /* the host's end of guestlink, for our caller */
     int control_fd[2]; /* ours, the child's */
@@ -78,6 +80,7 @@ static void start_close(struct start *start)
 {
     fd_close(&start->sandbox_fd);
     fd_close(&start->state_fd);
+    fd_close(&start->claim_fd);
     fd_close(&start->link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
@@ -104,6 +107,8 @@ static bool make_record(struct start *start, struct err *err)
     start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (start->sandbox_fd < 0)
         return err_sys(err, "open the directory of sandbox %s", id);
+    if (!state_claim(start->sandbox_fd, &start->claim_fd, err))
+        return false;
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
@@ -132,6 +137,8 @@ static bool open_record(struct start *start, struct err *err)
     start->sandbox_fd = openat(native->sandboxes_fd, start->box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (start->sandbox_fd < 0)
         return err_sys(err, "open the directory of sandbox %s", start->box->id);
+    if (!state_claim(start->sandbox_fd, &start->claim_fd, err))
+        return false;
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (start->state_fd < 0)
         return err_sys(err, "open state");
@@ -496,6 +503,7 @@ static bool start_begin(struct start *start, struct native *native, const struct
                              .plan = plan,
                              .sandbox_fd = -1,
                              .state_fd = -1,
+                             .claim_fd = -1,
                              .link_fd = -1,
                              .control_fd = { -1, -1 },
                              .userns_fd = -1,
@@ -652,7 +660,9 @@ static bool start_restore(struct start *start, driver_started_fn *done, void *co
         return false;
     struct later *later = NEW(struct later);
     *later = (struct later){ .done = done, .context = context, .was_parked = start->plan->from == PLAN_PARKED_IMAGE };
-    const struct restore_from from = { .plan = start->plan, .sandbox_fd = start->sandbox_fd, .image_fd = image_fd };
+    const struct restore_from from = {
+        .plan = start->plan, .sandbox_fd = start->sandbox_fd, .claim_fd = start->claim_fd, .image_fd = image_fd
+    };
     if (box_restore(start->box, &from, restored, later, err))
         return true;
     free(later);

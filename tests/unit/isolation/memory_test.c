@@ -791,6 +791,82 @@ static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
     check_comes_back(world, &plan, "remembered: teal");
 }
 
+static bool read_all(const char *path, char *room, size_t room_size)
+{
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, room, room_size - 1);
+
+    room[MAX(len, 0)] = '\0';
+    return len > 0;
+}
+
+/* Processes that are pid 1 of it and can still run. The dead are listed until their parent takes note of them. */
+static unsigned count_living(const char *id)
+{
+    glob_t found = { 0 };
+    unsigned count = 0;
+
+    (void)glob("/proc/[0-9]*", 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char path[64], cgroup[4096], status[4096];
+        (void)snprintf(path, sizeof path, "%s/cgroup", found.gl_pathv[i]);
+        if (!read_all(path, cgroup, sizeof cgroup) || !strstr(cgroup, id))
+            continue;
+        (void)snprintf(path, sizeof path, "%s/status", found.gl_pathv[i]);
+        if (!read_all(path, status, sizeof status))
+            continue;
+        const char *numbers = strstr(status, "\nNSpid:\t"), *state = strstr(status, "\nState:\t");
+        assert_true(numbers && state);
+        numbers += strlen("\nNSpid:\t");
+        const char *last = memchr(numbers, '\n', strlen(numbers));
+        bool is_first = last && last - numbers > 2 && last[-1] == '1' && last[-2] == '\t';
+        count += is_first && !strchr("ZX", state[strlen("\nState:\t")]);
+    }
+    globfree(&found);
+    return count;
+}
+
+/* The helper, CRIU and what it has made so far, all of them wherever they are just then. */
+static void a_keeper_killed_at_any_moment_of_a_return_leaves_one_of_it(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("onlyone");
+    unsigned cut_short = 0;
+
+    park_with_colour(world, &plan, "jade");
+    for (int round = 0; round < 24; round++) {
+        driver_free(world->driver);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct answer answer = { .fd = -1 };
+            world->loop = loop_new();
+            new_driver(world);
+            world->driver->ops->start_later(world->driver, &plan, take_started, &answer);
+            turn_for(world->loop, round * 12);
+            (void)kill(getpid(), SIGKILL);
+        }
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        new_driver(world);
+        bool runs = state_of(world, "onlyone") == HELD_RUNNING;
+        cut_short += !runs;
+        if (!runs)
+            check_comes_back(world, &plan, "remembered: jade");
+        assert_int_equal(count_living("onlyone"), 1);
+        if (runs) { /* it was done: its guestd has sockets that died with that keeper */
+            stop(world, "onlyone");
+            turn_for(world->loop, 100);
+            plan.from = PLAN_NEW;
+            park_with_colour(world, &plan, "jade");
+        } else {
+            struct answer answer = park(world, "onlyone");
+            if (!answer.fine)
+                fail_msg("park: %s", err_text(&answer.err));
+        }
+        assert_int_equal(count_living("onlyone"), 0);
+    }
+    assert_true(cut_short > 0);
+}
+
 static void write_mark(struct world *world, const char *id, const char *boot_id)
 {
     char path[128];
@@ -1070,6 +1146,7 @@ int main(int argc, char **argv)
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
         T(a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next),
         T(a_keeper_killed_while_one_comes_back_loses_nothing),
+        T(a_keeper_killed_at_any_moment_of_a_return_leaves_one_of_it),
         T(an_image_that_was_resumed_before_the_machine_went_down_is_refused),
         T(one_that_has_used_up_its_limits_comes_back_and_has_them_again),
         T(one_that_needs_more_memory_than_it_may_have_is_refused_soon),
