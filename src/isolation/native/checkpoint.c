@@ -407,6 +407,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     auto_image struct image image = { .origin = checkpoint->box->native->memory.origin,
                                       .layer_count = checkpoint->layer_count };
     const struct criu_room room = { .tools_fd = checkpoint->box->native->memory.tools_fd,
+                                    .known_fd = checkpoint->box->native->memory.known_fd,
                                     .image_fd = checkpoint->image_fd,
                                     .freezer_fd = checkpoint->freezer_fd,
                                     .root_fd = -1,
@@ -592,16 +593,18 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
     if (usage_read(native->cgroups, box->id, box->pid, &usage, err) && open_all(checkpoint, dir_fd, err) &&
         read_record(checkpoint, err)) {
         checkpoint->used_bytes = usage.memory_used_bytes;
-        const struct helper_job job = { .work = work,
-                                        .runs_criu = true,
-                                        .ended = ended,
-                                        .context = checkpoint,
-                                        .dirs = { { native->memory.tools_fd, HELPER_READ },
-                                                  { checkpoint->image_fd, HELPER_CHANGE },
-                                                  { checkpoint->freezer_fd, HELPER_CHANGE },
-                                                  { checkpoint->life_fd, HELPER_HOLD } },
-                                        .dir_count = 4,
-                                        .patience_ms = LIMIT_DUMP_MS };
+        struct helper_job job = { .work = work,
+                                  .runs_criu = true,
+                                  .ended = ended,
+                                  .context = checkpoint,
+                                  .dirs = { { native->memory.tools_fd, HELPER_READ },
+                                            { checkpoint->image_fd, HELPER_CHANGE },
+                                            { checkpoint->freezer_fd, HELPER_CHANGE },
+                                            { checkpoint->life_fd, HELPER_HOLD } },
+                                  .dir_count = 4,
+                                  .patience_ms = LIMIT_DUMP_MS };
+        if (native->memory.known_fd >= 0)
+            job.dirs[job.dir_count++] = (struct helper_dir){ native->memory.known_fd, HELPER_HOLD };
         checkpoint->helper = helper_start(native->helpers, &job, err);
     }
     if (checkpoint->helper) {

@@ -492,7 +492,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
-    native->memory.tools_fd = native->enter_fd = -1;
+    native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {

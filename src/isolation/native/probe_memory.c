@@ -31,7 +31,7 @@ static bool try_criu(int tools_fd, struct err *err)
     if (pid == 0) {
         struct err why = { 0 };
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (criu_test(tools_fd, outside_fd, &why))
+        if (criu_test(tools_fd, outside_fd, -1, &why))
             why.kind = ERR_NONE;
         _exit(write(pipe_fds[1], &why, sizeof why) == sizeof why ? 0 : 1);
     }

@@ -477,6 +477,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
 {
     const struct restore *restore = context;
     const struct criu_room room = { .tools_fd = restore->box->native->memory.tools_fd,
+                                    .known_fd = restore->box->native->memory.known_fd,
                                     .image_fd = restore->image_fd,
                                     .freezer_fd = -1,
                                     .root_fd = restore->root_fd,
@@ -730,6 +731,7 @@ static bool start_helper(struct restore *restore, struct err *err)
     };
 
     give(&job, native->memory.tools_fd);
+    give(&job, native->memory.known_fd);
     give(&job, restore->program_fd);
     give(&job, restore->enter_fd);
     give(&job, restore->sandbox_fd);
