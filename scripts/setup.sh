@@ -17,7 +17,7 @@ die() { say "$*"; exit 1; }
 
 build_packages="build-essential meson ninja-build pkg-config libjansson-dev libsqlite3-dev libsodium-dev
     libseccomp-dev libssl-dev libnghttp2-dev zlib1g-dev libgmime-3.0-dev libcmark-gfm-dev
-    libcmark-gfm-extensions-dev libgumbo-dev libidn2-dev libcurl4-openssl-dev mmdebstrap debian-archive-keyring
+    libcmark-gfm-extensions-dev libgumbo-dev libidn2-dev libzstd-dev libcurl4-openssl-dev mmdebstrap debian-archive-keyring
     ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 browser_packages="chromium libnss3-tools" # of the network tests
@@ -125,7 +125,7 @@ check_by_hand() {
     the program $program"
     done
     if command -v pkg-config >/dev/null 2>&1; then
-        for library in jansson sqlite3 libsodium libseccomp openssl zlib libcurl gmime-3.0 libcmark-gfm gumbo libidn2 "$@"; do
+        for library in jansson sqlite3 libsodium libseccomp openssl zlib libcurl gmime-3.0 libcmark-gfm gumbo libidn2 libzstd "$@"; do
             pkg-config --exists "$library" || absent="$absent
     the library $library, with its headers"
         done

@@ -47,6 +47,8 @@ static const struct option options[] = {
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "criu", TEXT(criu), "/var/cache/cloister/criu",
       "where scripts/criu.sh has put CRIU, which writes the memory of paused sandboxes to disk; or off" },
+    { "compress-after", NUMBER(compress_after_s, 0, 1 << 30), "60",
+      "seconds after which memory that was written to disk and is not used is compressed there; 0: never" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },
     { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "running sandboxes of one API key, at most" },

@@ -539,6 +539,7 @@ static bool start_driver(struct keeper *keeper, struct err *err)
     const struct native_config config = { .data_fd = keeper->data_fd,
                                           .guestd_fd = guestd_fd,
                                           .criu = strcmp(criu, "off") == 0 ? NULL : criu,
+                                          .compress_after_ms = keeper->config.compress_after_s * 1000,
                                           .on_unused = on_unused,
                                           .on_unused_context = keeper };
     keeper->driver = native_driver_new(keeper->loop, &config, err);

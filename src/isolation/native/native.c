@@ -223,6 +223,7 @@ static void native_free(struct driver *driver)
     kernel_memory_close(native);
     reclaim_close(native);
     snapshots_close(native);
+    compress_close(native);
     helpers_free(native->helpers);
     memory_close(native);
     zygotes_free(native->zygotes);
@@ -494,6 +495,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
     native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
+    compress_open(native, config->compress_after_ms);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {
         (void)err_set(err, ERR_INVALID, "user ids for sandboxes cannot start at %" PRIu32, native->uid_base);

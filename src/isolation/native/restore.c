@@ -1,5 +1,6 @@
 /*
  * How a sandbox comes back:
+ *   pages    if they are compressed, they are made whole first (compress.h): what is damaged is noticed here
  *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
  *            handovers
  *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
@@ -74,6 +75,7 @@ struct restore {
     struct box *box;
     struct plan plan;
     struct helper *helper;
+    struct kept_image *image;
     int sandbox_fd, claim_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
     int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
@@ -509,6 +511,7 @@ static void close_all(int *fds, size_t count)
 static void restore_free(struct restore *restore)
 {
     helper_cancel(restore->helper);
+    image_release(restore->image, restore);
     fd_close(&restore->sandbox_fd);
     fd_close(&restore->claim_fd);
     fd_close(&restore->image_fd);
@@ -762,6 +765,35 @@ static bool start_helper(struct restore *restore, struct err *err)
     return restore->helper != NULL;
 }
 
+static bool go(struct restore *restore, struct err *err)
+{
+    begin_generation();
+    return make_ground(restore, err) && start_helper(restore, err);
+}
+
+/* Its pages were compressed, and are whole now. */
+static void expanded(void *context, const struct err *err)
+{
+    struct restore *restore = context;
+    struct err why;
+
+    if (err) {
+        why = *err;
+        if (why.kind != ERR_FULL) /* which passes */
+            (void)refuse(&why);
+    } else if (go(restore, &why)) {
+        return;
+    }
+    ended(restore, NULL, &why);
+}
+
+static bool begin(struct restore *restore, struct err *err)
+{
+    if (restore->sandbox_fd < 0 || restore->claim_fd < 0 || restore->image_fd < 0)
+        return err_sys(err, "keep the image");
+    return image_is_whole(restore->image) ? go(restore, err) : image_expand(restore->image, expanded, restore, err);
+}
+
 bool box_restore(struct box *box, const struct restore_from *from, restore_fn *done, void *context, struct err *err)
 {
     struct restore *restore = NEW(struct restore);
@@ -783,11 +815,10 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .context = context };
     for (size_t i = 0; i < COUNT_OF(restore->files_fds); i++)
         restore->files_fds[i] = -1;
+    restore->image =
+        image_hold(box->native, from->plan->from == PLAN_PARKED_IMAGE ? from->plan->id : from->plan->image);
     box->restore = restore;
-    begin_generation();
-    if (restore->sandbox_fd >= 0 && restore->claim_fd >= 0 && restore->image_fd >= 0
-            ? make_ground(restore, err) && start_helper(restore, err)
-            : err_sys(err, "keep the image"))
+    if (begin(restore, err))
         return true;
     restore_free(restore);
     return false;

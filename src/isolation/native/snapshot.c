@@ -235,6 +235,8 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     kept.layer_bytes = figures[0];
     kept.has_image = snapshot->manifest.has_image;
     kept.image_bytes = figures[1];
+    if (kept.has_image)
+        compress_note(snapshot->native, snapshot->id);
     finish(snapshot, &kept, NULL);
 }
 
@@ -490,6 +492,8 @@ void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, vo
 {
     struct native *native = native_of(driver);
     struct err err;
+
+    compress_forget(native, id);
     bool fine = plan_layer_id_valid(id) ? trash_add(native->trash, native->snapshots_fd, id, &err)
                                         : err_set(&err, ERR_INVALID, "a snapshot's id is 64 hex digits");
 
@@ -558,8 +562,12 @@ bool snapshots_open(struct native *native, struct err *err)
         return false;
     }
     for (struct dirent *entry; ok && (entry = readdir(dir));) {
-        if (entry->d_name[0] == '.' || (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)))
+        if (entry->d_name[0] == '.')
             continue;
+        if (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)) {
+            compress_note(native, entry->d_name); /* if it has an image */
+            continue;
+        }
         log_info("native: removing snapshot %.16s, which was never finished", entry->d_name);
         ok = trash_add(native->trash, native->snapshots_fd, entry->d_name, err);
     }

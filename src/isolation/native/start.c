@@ -530,6 +530,7 @@ static void drop_image(struct native *native, const char *id)
     auto_close int fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct err err;
 
+    compress_forget(native, id);
     if (fd >= 0 && !trash_add(native->trash, fd, "image", &err))
         log_warn("native: sandbox %s keeps an image that is of no use: %s", id, err_text(&err));
 }
