@@ -321,8 +321,10 @@ def test_a_damaged_image_is_refused_and_the_files_still_start(mine):
         DAMAGES[name](place_of(mine, box.sandbox_id) / "image")
     for name, box in boxes.items():
         for _ in range(2):  # it is as paused as before
+            mark = mine.log_path.stat().st_size
             answer = connect(mine, box.sandbox_id)
             assert answer.status == 409 and "on_resume='reboot'" in answer.json["message"], (name, answer)
+            assert mine.log_path.read_text()[mark:].count("did not come back") <= 1, name  # it was tried once
             assert state_of(mine, box.sandbox_id) == "paused" and not guestds(box.sandbox_id), name
         answer = connect(mine, box.sandbox_id, memory=False)
         assert answer.status == 201, (name, answer)

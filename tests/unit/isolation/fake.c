@@ -100,6 +100,8 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
         ok = err_sys_num(err, ENOENT, "mount layer");
     } else if (fake->start == FAKE_START_IS_FULL) {
         ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
+    } else if (fake->start == FAKE_START_IS_REFUSED) {
+        ok = err_set(err, ERR_CONFLICT, "its memory could not be brought back");
     } else if (fake->start == FAKE_NO_NAMESPACES) {
         ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
     } else if (fake->start == FAKE_START_TIMES_OUT) {
