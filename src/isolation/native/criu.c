@@ -3,8 +3,8 @@
  * leaves it: a mount namespace of its own, the tools as its root, the rest attached in there, pivot_root. Not chroot: the
  * kernel refuses to make a user namespace from inside one.
  *
- * CRIU calls a script at each step of a restore. Ours is three lines of sh: it writes the step into one pipe and waits for
- * an answer in the other, and the helper does what there is to do in between.
+ * CRIU calls a script at each step of a restore. Ours is a program (criu_tool.c): it writes the step into one pipe and waits
+ * for an answer in the other, and the helper does what there is to do in between. The same program is CRIU's tar.
  *
  * When CRIU starts it tries what the kernel can, which takes as long as a restore, and leaves what it has found in its /run.
  * That is ours and new each time, so the file that the test at keeper's start has left is put there again (known_fd). It is
@@ -94,6 +94,7 @@ static bool write_program(const char *path, const void *bytes, size_t size, stru
 }
 
 #define KNOWN "/run/criu.kdat"
+#define SCRIPT "/tmp/script"
 
 static bool copy_known(int from_fd, int to_fd)
 {
@@ -120,10 +121,6 @@ static void tell_known(int known_fd)
         (void)!copy_known(known_fd, fd);
 }
 
-static const char script[] = "#!/bin/sh\n"
-                             "echo \"$CRTOOLS_SCRIPT_ACTION ${CRTOOLS_INIT_PID:-0}\" >/tmp/ask\n"
-                             "read answer </tmp/answer && [ \"$answer\" = fine ]\n";
-
 bool criu_enter(const struct criu_room *room, struct err *err)
 {
     auto_close int tools =
@@ -149,7 +146,8 @@ bool criu_enter(const struct criu_room *room, struct err *err)
         !attach_if(tools, room->devices_fd, "run/dev", err) || !tree_pivot(tools, err))
         return false;
     tell_known(room->known_fd);
-    return write_program("/tmp/script", script, sizeof script - 1, err) &&
+    return write_program(SCRIPT, criu_criu_tool, criu_criu_tool_size, err) &&
+           (link(SCRIPT, "/tmp/tar") == 0 || err_sys(err, "make /tmp/tar")) &&
            write_program("/tmp/shim.so", criu_criu_shim_so, criu_criu_shim_so_size, err) &&
            ((mkfifo("/tmp/ask", 0600) == 0 && mkfifo("/tmp/answer", 0600) == 0) || err_sys(err, "make pipes"));
 }
@@ -241,7 +239,7 @@ static void open_namespaces(int pid, char *room, size_t room_size)
 static no_return void become_criu(pid_t helper, const struct criu_run *run, char **argv)
 {
     char owner[48], namespaces[128];
-    char *environment[5] = { (char *)"PATH=/usr/sbin:/usr/bin" };
+    char *environment[5] = { (char *)"PATH=/tmp:/usr/sbin:/usr/bin" };
     struct err err;
     int null_fd = open("/dev/null", O_RDWR);
 
@@ -348,7 +346,7 @@ bool criu_run(const struct criu_run *run, struct err *err)
         return err_sys(err, "open pipes");
     if (run->act) {
         criu_arg(args, "--action-script");
-        criu_arg(args, "/tmp/script");
+        criu_arg(args, SCRIPT);
     }
     if (args->text.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox has more open files than can be written to disk");

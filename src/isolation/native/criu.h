@@ -77,5 +77,7 @@ int criu_open_tools(const char *path, struct err *err) must_use;
 
 extern const unsigned char criu_criu_shim_so[];
 extern const unsigned long criu_criu_shim_so_size;
+extern const unsigned char criu_criu_tool[];
+extern const unsigned long criu_criu_tool_size;
 
 #endif
