@@ -177,11 +177,24 @@ static bool take_file(struct look *look, int fd, const char *path, uint64_t moun
     return part.from == IMAGE_FROM_COUNT || image_add(look->image, &part, look->err);
 }
 
+/* Is there nothing to do about it? An interpreter maps hundreds of files, so with one call for each. */
+static bool is_settled(const struct look *look, const char *path)
+{
+    struct statx st;
+
+    return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_INO | STATX_MNT_ID, &st) == 0 && st.stx_mask & STATX_MNT_ID &&
+           (is_inside(look, st.stx_mnt_id) || !S_ISREG(st.stx_mode) ||
+            image_has_file(look->image, st.stx_mnt_id, st.stx_ino));
+}
+
 /* By a path of /proc that leads to the file itself. What has gone meanwhile cannot: everything stands still. */
 static bool look_at_path(struct look *look, const char *path)
 {
     char info[64];
     uint64_t mount_id;
+
+    if (is_settled(look, path))
+        return true;
     auto_close int fd = open(path, O_PATH | O_CLOEXEC);
 
     if (fd < 0)

@@ -9,7 +9,7 @@
  *            Before that it marks what was parked as resumed (state.h), and waits for the disk
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
- *   helper   moves pid 1 into the `guestd` leaf, sets the sandbox's own limits, and says its number
+ *   helper   moves pid 1 into the `guestd` leaf once all processes are made, sets the sandbox's own limits, and says its number
  *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
  *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies. Its image goes
  *            after that
@@ -19,6 +19,10 @@
  * sandbox's directory (state_claim()). The next keeper starts nothing of it before nobody holds that, so that nothing more
  * can enter the cgroup, and before the cgroup is gone, which the kernel allows when nothing in it can run any more
  * (clear_remains() in box.c). The dead may be listed for longer: the host's init takes note of them in its own time.
+ *
+ * On cgroups v1 a process that changes its cgroup waits for an RCU grace period, 10 ms or more, as long as half of all else;
+ * unless somebody else has just done so. So somebody does, beside the work before it, when the time for a change has come:
+ * hurry(), a process that goes where it is.
  *
  * Kernel randomness differs in each copy: programs that have drawn some in advance (the C library's getrandom) notice a new
  * generation of the kernel's generator, which keeper begins before each restore.
@@ -67,6 +71,7 @@ enum {
     CRIU_PROCESS_MIB = 1,  /* each process begins as a copy of CRIU, which is not all shared… */
     CRIU_PROCESSES = 1024, /* …up to here: more than this is not kept free for it */
 };
+enum { HERALD_MS = 5000 };
 enum { STEP_MIB = 32 }; /* see tighten() */
 enum { FIGURE_PID, FIGURE_MEMORY };
 
@@ -75,6 +80,7 @@ struct restore {
     struct box *box;
     struct plan plan;
     struct helper *helper;
+    struct helper *herald; /* the process that hurry() is in keeper, or NULL */
     struct kept_image *image;
     int sandbox_fd, claim_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
     int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
@@ -368,14 +374,76 @@ static bool in_child(bool (*fn)(const struct restore *restore, int pid, struct e
            err_set(err, ERR_INTERNAL, "a step of the restore failed");
 }
 
+/* See above. Whether it works does not matter. */
+static void hurry(const int *fds, size_t count)
+{
+    if (count > 0)
+        (void)!write(fds[0], "0", 1);
+}
+
+/* The helper's own state, next to what keeper has told it. */
+struct work {
+    const struct restore *restore;
+    pid_t mover; /* 0: none yet */
+    int go_fd;   /* to it: the number of guestd */
+};
+
+static bool move_guestd(const struct restore *restore, int pid, struct err *err)
+{
+    char text[16];
+    int len = snprintf(text, sizeof text, "%d", pid);
+
+    for (size_t i = 0; i < restore->guestd_count; i++)
+        if (write(restore->guestd_fds[i], text, (size_t)len) != len)
+            return err_sys(err, "move guestd to its cgroup");
+    return true;
+}
+
+/* The mover is a child beside CRIU: it hurries, and moves guestd when it hears its number. */
+static bool start_mover(struct work *work, struct err *err)
+{
+    int pipe_fds[2], pid;
+    struct err why;
+
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int read_fd = pipe_fds[0];
+    work->go_fd = pipe_fds[1];
+    work->mover = fork();
+    if (work->mover == 0) {
+        fd_close(&work->go_fd);
+        hurry(work->restore->user_fds, work->restore->user_count);
+        _exit(!(read(read_fd, &pid, sizeof pid) == sizeof pid && move_guestd(work->restore, pid, &why)));
+    }
+    return work->mover > 0 || err_sys(err, "fork");
+}
+
+/* Also after a failure: nobody else waits for it. */
+static bool end_mover(struct work *work, struct err *err)
+{
+    int status = -1;
+
+    fd_close(&work->go_fd);
+    if (work->mover <= 0 || waitpid(work->mover, &status, 0) < 0 || status != 0)
+        return err_set(err, ERR_INTERNAL, "guestd cannot be moved to its cgroup");
+    return true;
+}
+
 static bool act(void *context, const char *step, int pid, struct err *err)
 {
-    const struct restore *restore = context;
+    struct work *work = context;
 
     if (strcmp(step, "setup-namespaces") == 0)
-        return in_child(set_up, restore, pid, err);
-    if (strcmp(step, "post-restore") == 0)
-        return in_child(set_host_name, restore, pid, err); /* again: CRIU has set the one of the image meanwhile */
+        return in_child(set_up, work->restore, pid, err);
+    if (strcmp(step, "post-setup-namespaces") == 0)
+        return start_mover(work, err);
+    if (strcmp(step, "post-restore") == 0) {
+        /* All processes are there, each in the cgroup that CRIU is in, and none has run yet. */
+        if (write(work->go_fd, &pid, sizeof pid) != sizeof pid)
+            return err_sys(err, "tell guestd's number");
+        return in_child(set_host_name, work->restore, pid,
+                        err); /* again: CRIU has set the one of the image meanwhile */
+    }
     return true;
 }
 
@@ -390,17 +458,6 @@ static bool read_pid(uint64_t *out, struct err *err)
         return false;
     return (str_to_u64(str_trim(str_of(text, len)), INT32_MAX, out) && *out > 1) ||
            err_set(err, ERR_INTERNAL, "CRIU says no process id");
-}
-
-static bool move_guestd(const struct restore *restore, uint64_t pid, struct err *err)
-{
-    char text[24];
-    int len = snprintf(text, sizeof text, "%" PRIu64, pid);
-
-    for (size_t i = 0; i < restore->guestd_count; i++)
-        if (write(restore->guestd_fds[i], text, (size_t)len) != len)
-            return err_sys(err, "move guestd to its cgroup");
-    return true;
 }
 
 /* Whatever it was, of a damaged image or by CRIU: the asker learns what still works, and the log the reason. */
@@ -453,20 +510,29 @@ static bool tighten(const struct restore *restore, uint64_t *out_memory_bytes, s
 /* CRIU does not notice that the kernel has killed one of its children: it would wait for it. */
 static bool look(void *context, struct err *err)
 {
-    const struct restore *restore = context;
+    const struct work *work = context;
 
-    return cgroup_user_oom_kills(&restore->reins) == 0 ||
+    return cgroup_user_oom_kills(&work->restore->reins) == 0 ||
            err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
 }
 
 static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
 {
     auto_image struct image image = { 0 };
+    struct work work = { .restore = restore, .go_fd = -1 };
+    struct err why;
 
     if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err) ||
-        !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = (void *)restore }, err))
+        !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = &work }, err)) {
+        (void)!end_mover(&work, &why);
         return refuse(err);
-    return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
+    }
+    bool moved = end_mover(&work, &why);
+    if (!read_pid(out_pid, err))
+        return false;
+    if (!moved)
+        *err = why;
+    return moved;
 }
 
 static bool mark(const struct restore *restore, struct err *err)
@@ -487,7 +553,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
 
-    if (!mark(restore, err) || !enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
+    if (!mark(restore, err) || !criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
         return false;
     criu_args_init(&args);
     bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
@@ -511,6 +577,7 @@ static void close_all(int *fds, size_t count)
 static void restore_free(struct restore *restore)
 {
     helper_cancel(restore->helper);
+    helper_cancel(restore->herald);
     image_release(restore->image, restore);
     fd_close(&restore->sandbox_fd);
     fd_close(&restore->claim_fd);
@@ -695,6 +762,41 @@ static bool open_again(int fd, int *out_fd, struct err *err)
     return *out_fd >= 0 || err_sys(err, "open guestd's program");
 }
 
+static bool herald_work(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct restore *restore = context;
+
+    (void)voice;
+    (void)err;
+    hurry(restore->above_fds, restore->above_count);
+    return true;
+}
+
+static void herald_ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct restore *restore = context;
+
+    (void)figures;
+    (void)err;
+    restore->herald = NULL;
+}
+
+/* For the helper, which comes as soon as the ground is made. */
+static void start_herald(struct restore *restore)
+{
+    struct err ignored; /* then it waits itself */
+    struct helper_job job = { .work = herald_work,
+                              .ended = herald_ended,
+                              .context = restore,
+                              .runs_criu = true, /* nothing that it sees is a guest's */
+                              .patience_ms = HERALD_MS };
+
+    if (restore->above_count == 0)
+        return;
+    job.dirs[job.dir_count++] = (struct helper_dir){ restore->above_fds[0], HELPER_HOLD };
+    restore->herald = helper_start(restore->box->native->helpers, &job, &ignored);
+}
+
 static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -703,8 +805,10 @@ static bool make_ground(struct restore *restore, struct err *err)
     char boot_id[IMAGE_BOOT_ID_BYTES];
 
     if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
-        !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err) ||
-        !cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
+        !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err))
+        return false;
+    start_herald(restore);
+    if (!cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
         !cgroup_open_guestd(native->cgroups, plan->id, restore->guestd_fds, &restore->guestd_count, err) ||
         !cgroup_open_reins(native->cgroups, plan->id, &restore->reins, err) || !make_userns(restore, err))
         return false;
