@@ -87,6 +87,8 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *               discards it.
  *   SNAPSHOT    a copy on disk of its upper and with `memory` of its processes; it stands still meanwhile and then goes on
  *               as before.
+ *   COPY        a snapshot with memory for sandboxes that are made from it now: as they do, it ends with the machine, so
+ *               nothing waits for the disk. DROP it when they run.
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
  *   LIST        kept->layers are the ids of the snapshots after `id` (empty: of the first ones), in order, as many as fit;
@@ -99,7 +101,16 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  * written to disk; err says which and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine
  * cannot (no freezer, no CRIU); err says why. ERR_FULL: the disk.
  */
-enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_LIST, PAUSE_CALL_COUNT };
+enum pause_call {
+    PAUSE_FREEZE,
+    PAUSE_THAW,
+    PAUSE_PARK,
+    PAUSE_SNAPSHOT,
+    PAUSE_COPY,
+    PAUSE_DROP,
+    PAUSE_LIST,
+    PAUSE_CALL_COUNT
+};
 
 struct driver_ops {
     const char *name;
@@ -126,6 +137,7 @@ struct driver_ops {
     void (*thaw)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*park)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*snapshot)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+    void (*copy)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
     void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,

@@ -259,6 +259,7 @@ static const struct driver_ops native_ops = {
     .thaw = native_thaw,
     .park = native_park,
     .snapshot = native_snapshot,
+    .copy = native_copy,
     .drop = native_drop,
     .list_snapshots = native_list_snapshots,
     .divert = native_divert,

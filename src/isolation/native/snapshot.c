@@ -15,6 +15,10 @@
  * Whatever fails or dies before the end: the sandbox is thawed, and what was made goes to the trash. If keeper dies, the
  * next one finds <id>.new, or a layer that nothing names, and removes either; front thaws the sandbox.
  *
+ * A copy (PAUSE_COPY) is the same without `sync` and the syncfs: if the machine goes down, so do the sandboxes that are made
+ * from it. One of those that is kept later, parked or as a snapshot, has all of the file system synced first, and with it
+ * this layer. The manifest is synced all the same: half of one would be in the way of every sweep of layers.
+ *
  * A layer that is a snapshot's has an attribute that says so, for `merge`: its manifest may have been removed.
  */
 #include "isolation/native/snapshot.h"
@@ -64,6 +68,7 @@ struct snapshot {
     uint32_t merged; /* of the sandbox's layers, the uppermost */
     int draft_fd, upper_fd, layer_fds[LIMIT_LAYERS];
     bool was_frozen, we_froze, is_named;
+    bool is_copy;
     bool is_freezing; /* box_freeze() has not answered yet */
     bool is_over;     /* …and its answer does not matter any more */
     struct timer patience;
@@ -111,7 +116,7 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint6
     if (!remove_tree(snapshot->draft_fd, "links", err))
         return false;
     /* Contents first, then names: after a power cut no name may lead to half a layer. */
-    if (syncfs(snapshot->draft_fd) < 0)
+    if (!snapshot->is_copy && syncfs(snapshot->draft_fd) < 0)
         return err_sys(err, "sync a snapshot");
     snapshot->manifest.layer_bytes = size_of(copy);
     snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
@@ -136,7 +141,8 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
         return err_sys(err, "mark a layer");
     if (!helper_ask(voice, STEP_COPIED, err))
         return false;
-    helper_slow_down();
+    if (!snapshot->is_copy)
+        helper_slow_down();
     uint64_t image_bytes = 0;
     helper_figure(voice, 0, size_of(&copy));
     if (!write_down(snapshot, &copy, &image_bytes, err))
@@ -144,7 +150,8 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
     helper_figure(voice, 1, image_bytes);
     if (!helper_ask(voice, STEP_NAME, err))
         return false;
-    return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
+    return snapshot->is_copy ||
+           (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
            err_sys(err, "sync the name of a snapshot");
 }
 
@@ -457,7 +464,7 @@ static void start_waiting(struct native *native)
         fail(next, &err);
 }
 
-void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+static void take(struct driver *driver, const char *id, bool memory, bool is_copy, driver_kept_fn *done, void *context)
 {
     struct native *native = native_of(driver);
     struct box *box = box_find(native, id);
@@ -474,6 +481,7 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
                                        .next = native->snapshots,
                                        .box = box,
                                        .manifest.has_image = memory,
+                                       .is_copy = is_copy,
                                        .draft_fd = -1,
                                        .upper_fd = -1,
                                        .done = done,
@@ -486,6 +494,22 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
         return;
     }
     done(context, NULL, &err);
+}
+
+void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    take(driver, id, memory, false, done, context);
+}
+
+void native_copy(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    const struct native *native = native_of(driver);
+    struct stat layers, sandboxes;
+    /* What parks a sandbox syncs the file system that it is on. */
+    bool is_one = fstat(native->layers_fd, &layers) == 0 && fstat(native->sandboxes_fd, &sandboxes) == 0 &&
+                  layers.st_dev == sandboxes.st_dev;
+
+    take(driver, id, true, is_one, done, context);
 }
 
 void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, void *context)

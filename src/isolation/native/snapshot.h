@@ -1,5 +1,5 @@
 /*
- * snapshot.h - PAUSE_SNAPSHOT and PAUSE_DROP: a copy of a sandbox's files becomes a layer that others are made of.
+ * snapshot.h - PAUSE_SNAPSHOT, PAUSE_COPY and PAUSE_DROP: a copy of a sandbox's files becomes a layer that others are made of.
  *
  * manifest.h says what is on disk. A snapshot without the memory of processes is its layer and its manifest.
  *
@@ -28,8 +28,9 @@ void snapshot_lost(struct box *box, const struct err *why);
 /* Has a guest written this layer? Also true if that cannot be told. */
 bool snapshot_made_layer(int layers_fd, const char *layer) must_use;
 
-/* driver_ops.snapshot and .drop */
+/* driver_ops.snapshot, .copy and .drop */
 void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+void native_copy(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
 void native_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
 /* In pages; the directory is read each time: it is asked for once at each start of front. */
 void native_list_snapshots(struct driver *driver, const char *after, driver_kept_fn *done, void *context);

@@ -327,13 +327,13 @@ static void a_snapshot_that_the_machine_cannot_take_says_why(void **state)
     const char *source = served_create(s, BASE);
 
     pthread_mutex_lock(&s->rig.fake.lock);
-    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] =
+    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] = s->rig.fake.pause_errs[PAUSE_COPY][false] =
         (struct err){ .kind = ERR_INVALID, .message = "a process is being debugged" };
     pthread_mutex_unlock(&s->rig.fake.lock);
     struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{}");
     check_error(s, &answer, 400, "a process is being debugged");
     pthread_mutex_lock(&s->rig.fake.lock);
-    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] =
+    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] = s->rig.fake.pause_errs[PAUSE_COPY][false] =
         (struct err){ .kind = ERR_UNAVAILABLE, .message = "this machine has no CRIU" };
     pthread_mutex_unlock(&s->rig.fake.lock);
     answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{}");

@@ -262,7 +262,7 @@ static void park(struct fake_held *held, bool memory)
 static void snapshot(struct fake *fake, const struct fake_held *held, bool memory, struct kept *out)
 {
     *out = (struct kept){ .has_image = memory, .layer_bytes = 1000, .image_bytes = memory ? 2000 : 0 };
-    snprintf(out->id, sizeof out->id, "%064x", fake->pause_calls[PAUSE_SNAPSHOT]);
+    snprintf(out->id, sizeof out->id, "%064x", fake->pause_calls[PAUSE_SNAPSHOT] + fake->pause_calls[PAUSE_COPY]);
     out->layer_count = held->plan.layer_count + 1;
     memcpy(out->layers, held->plan.layers, held->plan.layer_count * sizeof out->layers[0]);
     memcpy(out->layers[held->plan.layer_count], out->id, sizeof out->id);
@@ -305,7 +305,7 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
     } else if (call == PAUSE_PARK) {
         park(held, memory);
     } else {
-        snapshot(fake, held, memory, out);
+        snapshot(fake, held, memory || call == PAUSE_COPY, out);
     }
     pthread_cond_broadcast(&fake->changed);
     pthread_mutex_unlock(&fake->lock);

@@ -398,6 +398,38 @@ static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(vo
     close(link_fd);
 }
 
+/* Of a fork: it is dropped as soon as they run, and they can be kept afterwards. */
+static void a_copy_is_a_snapshot_with_memory_for_now(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("source");
+    int link_fd = start(world, &plan);
+    struct answer made = { 0 }, dropped = { 0 };
+
+    free(ask(link_fd, "remember blue"));
+    free(ask(link_fd, "put /tmp/ours yes"));
+    world->driver->ops->copy(world->driver, "source", take_kept, &made);
+    turn_until(world, &made.done, 60);
+    if (!made.fine)
+        fail_msg("%s", err_text(&made.err));
+    assert_true(made.kept.has_image && made.kept.image_bytes > 0);
+    assert_int_equal(state_of(world, "source"), HELD_RUNNING);
+    struct plan twin = a_copy("twin", &made.kept);
+    struct answer one = start_from(world, &twin);
+    if (!one.fine)
+        fail_msg("%s", err_text(&one.err));
+    world->driver->ops->drop(world->driver, made.kept.id, take_kept, &dropped);
+    turn_until(world, &dropped.done, 60);
+    assert_true(dropped.fine);
+    twin.image[0] = '\0';
+    come_back(world, &twin, &one.fd);
+    auto_free char *text = ask(one.fd, "recall"), *ours = ask(one.fd, "get /tmp/ours");
+    check_has(text, "remembered: blue");
+    assert_null(strstr(ours, "No such file"));
+    close(one.fd);
+    close(link_fd);
+}
+
 /* 'F' frozen, 'T' thawed, as its cgroup says. */
 static char ice_of(const char *id)
 {
@@ -1349,6 +1381,7 @@ int main(int argc, char **argv)
         T(a_parked_sandbox_comes_back_with_its_memory),
         T(a_restored_sandbox_can_be_parked_again),
         T(copies_of_an_image_have_ids_names_and_random_numbers_of_their_own),
+        T(a_copy_is_a_snapshot_with_memory_for_now),
         T(a_paused_sandbox_stays_frozen_when_its_dump_dies),
         T(a_sandbox_that_ran_runs_on_when_its_dump_dies),
         cmocka_unit_test_setup_teardown(a_dump_ends_when_the_disk_is_full, set_up_small, tear_down),
