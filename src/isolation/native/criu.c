@@ -125,8 +125,12 @@ bool criu_enter(const struct criu_room *room, struct err *err)
 {
     auto_close int tools =
         tree_clone(room->tools_fd, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, err);
+    struct mount_attr alone = { .propagation = MS_PRIVATE };
     if (tools < 0)
         return false;
+    /* What is shared, as systemd makes all mounts, cannot become a root. Those that keeper sees are not; doctor's are. */
+    if (mount_setattr(tools, "", AT_EMPTY_PATH, &alone, sizeof alone) < 0)
+        return err_sys(err, "have CRIU's files to ourselves");
     uint64_t tame = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     auto_close int image = room->image_fd < 0 ? -1 : tree_clone(room->image_fd, "", tame, err);
     if (room->image_fd >= 0 && image < 0)
