@@ -292,19 +292,31 @@ static bool look_at_process(struct look *look, pid_t pid)
     return each_name(look, path, look_at_mapping);
 }
 
-/* guestd first: its descriptors have numbers that mean something. */
-static bool look_at_processes(struct look *look)
+static bool look_at_list(struct look *look, const char *path)
 {
-    FILE *list = fopen(CRIU_FREEZER "/cgroup.procs", "re");
+    FILE *list = fopen(path, "re");
     char line[32];
-    bool fine = list ? look_at_process(look, look->pid) : err_sys(look->err, "list the sandbox's processes");
+    bool fine = true;
 
+    if (!list)
+        return errno == ENOENT || err_sys(look->err, "list the sandbox's processes");
     while (fine && fgets(line, sizeof line, list)) {
         int pid = atoi(line);
         fine = pid <= 0 || pid == look->pid || look_at_process(look, pid);
     }
-    if (list)
-        (void)fclose(list);
+    (void)fclose(list);
+    return fine;
+}
+
+/* guestd first: its descriptors have numbers that mean something. On v2 the freezer's directory has the leaves in it. */
+static bool look_at_processes(struct look *look)
+{
+    static const char *const lists[] = { CRIU_FREEZER "/cgroup.procs", CRIU_FREEZER "/guestd/cgroup.procs",
+                                         CRIU_FREEZER "/user/cgroup.procs" };
+    bool fine = look_at_process(look, look->pid);
+
+    for (size_t i = 0; fine && i < COUNT_OF(lists); i++)
+        fine = look_at_list(look, lists[i]);
     return fine;
 }
 

@@ -127,8 +127,6 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
 {
     struct memory *memory = &native->memory;
 
-    if (cgroups_report(native->cgroups)->layout == CGROUP_V2)
-        return err_set(err, ERR_UNAVAILABLE, "memory is not written to disk on machines with cgroup v2 alone");
     if (cgroups_report(native->cgroups)->freezer == CGROUP_FREEZER_NONE)
         return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer");
     auto_close int fd = criu_open_tools(tools, err);

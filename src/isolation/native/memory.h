@@ -1,7 +1,7 @@
 /*
  * memory.h - can this machine write the memory of sandboxes to disk? And PAUSE_PARK with memory.
  *
- * It can where CRIU is there (criu.h), where cgroups are not v2 alone, and where a test at keeper's start has worked.
+ * It can where CRIU is there (criu.h), and where a test at keeper's start has worked.
  *
  * Threads    Keeper's one. Nothing here waits.
  */

@@ -3,7 +3,7 @@
  *   pages    if they are compressed, they are made whole first (compress.h): what is damaged is noticed here
  *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
  *            handovers
- *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
+ *   helper   enters the sandbox's cgroup and a cgroup namespace that begins there, so that all that CRIU makes is in it. Its
  *            limits are wider meanwhile, since guestd and CRIU are in there too; writes down the slot's ids in place of those
  *            of the image; runs CRIU
  *            Before that it marks what was parked as resumed (state.h), and waits for the disk
@@ -83,6 +83,7 @@ struct restore {
     struct helper *herald; /* the process that hurry() is in keeper, or NULL */
     struct kept_image *image;
     int sandbox_fd, claim_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
+    int cgroupns_fd;          /* v2, else -1: a cgroup namespace that begins at the sandbox's */
     int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
     int files_fds[LIMIT_LAYERS]; /* [n]: a root of the n + 1 lowest layers; -1: none */
@@ -105,6 +106,11 @@ static bool enter_cgroups(const int *fds, size_t count, struct err *err)
 
 static bool enter_sandbox_cgroup(const struct restore *restore, struct err *err)
 {
+    if (restore->cgroupns_fd >= 0) {
+        if (setns(restore->cgroupns_fd, CLONE_NEWCGROUP) < 0)
+            return err_sys(err, "enter a cgroup namespace");
+        return enter_cgroups(restore->user_fds, restore->user_count, err);
+    }
     if (!enter_cgroups(restore->above_fds, restore->above_count, err))
         return false;
     if (unshare(CLONE_NEWCGROUP) < 0)
@@ -234,6 +240,13 @@ static int open_file(const struct restore *restore, const struct image *image, c
     return -1;
 }
 
+/* The machine has been started with another layout of them since. */
+static bool other_cgroups(struct err *err)
+{
+    return err_set(err, ERR_CONFLICT,
+                   "its memory was saved under other cgroups; it can be started from its files (on_resume='reboot')");
+}
+
 static bool add_part(const struct restore *restore, struct criu_args *args, const struct image *image,
                      const struct image_part *part, struct err *err)
 {
@@ -261,9 +274,7 @@ static bool add_part(const struct restore *restore, struct criu_args *args, cons
         return inherit(args, restore->enter_fd, name, err);
     if (part->from == IMAGE_CGROUP) {
         if (part->number >= restore->user_count)
-            return err_set(err, ERR_CONFLICT,
-                           "its memory was saved under other cgroups; it can be started from its "
-                           "files (on_resume='reboot')");
+            return other_cgroups(err);
         return inherit(args, restore->user_fds[part->number], name, err);
     }
     fd = open_file(restore, image, part, err);
@@ -298,10 +309,13 @@ static bool add_args(const struct restore *restore, struct criu_args *args, cons
         criu_arg(args, "%s", options[i]);
     criu_arg(args, "--ghost-limit");
     criu_arg(args, "%d", LIMIT_GHOST_BYTES);
-    for (size_t i = 0; i < image->count; i++)
+    size_t cgroups = 0;
+    for (size_t i = 0; i < image->count; i++) {
+        cgroups += image->parts[i].from == IMAGE_CGROUP;
         if (!add_part(restore, args, image, &image->parts[i], err))
             return false;
-    return true;
+    }
+    return cgroups == restore->user_count || other_cgroups(err);
 }
 
 /* ---- in the helper: steps of CRIU ---- */
@@ -589,6 +603,7 @@ static void restore_free(struct restore *restore)
     close_all(restore->files_fds, LIMIT_LAYERS);
     fd_close(&restore->handover_fd);
     fd_close(&restore->userns_fd);
+    fd_close(&restore->cgroupns_fd);
     close_all(restore->above_fds, restore->above_count);
     close_all(restore->user_fds, restore->user_count);
     close_all(restore->guestd_fds, restore->guestd_count);
@@ -712,6 +727,49 @@ static bool make_userns(struct restore *restore, struct err *err)
     return fine;
 }
 
+/*
+ * On v2 nothing can be in <id> once its leaves have limits, as they must before CRIU runs there. So a child that was born in
+ * <id> makes the namespace, and is gone before that.
+ */
+static bool make_cgroupns(struct restore *restore, struct err *err)
+{
+    struct cgroups *cgroups = restore->box->native->cgroups;
+    auto_close int birth_fd = -1, pidfd = -1;
+    int made[2];
+    char path[64], byte;
+
+    if (cgroups_report(cgroups)->layout != CGROUP_V2)
+        return true;
+    if (!cgroup_open_birth(cgroups, restore->box->id, &birth_fd, err))
+        return false;
+    if (pipe2(made, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int made_fd = made[0], say_fd = made[1];
+    struct clone_args args = { .flags = CLONE_PIDFD | CLONE_INTO_CGROUP,
+                               .pidfd = (uint64_t)(uintptr_t)&pidfd,
+                               .cgroup = (uint64_t)birth_fd,
+                               .exit_signal = SIGCHLD };
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0) {
+        if (unshare(CLONE_NEWCGROUP) < 0 || write(say_fd, "m", 1) != 1)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    if (pid < 0)
+        return err_sys(err, "make a process in the sandbox's cgroup");
+    fd_close(&say_fd);
+    bool fine = read(made_fd, &byte, 1) == 1 || err_set(err, ERR_INTERNAL, "cannot make a cgroup namespace");
+    if (fine) {
+        (void)snprintf(path, sizeof path, "/proc/%d/ns/cgroup", pid);
+        restore->cgroupns_fd = open(path, O_RDONLY | O_CLOEXEC);
+        fine = restore->cgroupns_fd >= 0 || err_sys(err, "open a cgroup namespace");
+    }
+    (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+    (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);
+    return fine;
+}
+
 /* So that no copy draws the random numbers that another one has: see above. */
 static void begin_generation(void)
 {
@@ -746,7 +804,7 @@ static bool make_files(struct restore *restore, const struct mounts_ids *ids, st
     for (bool is_last = false; !is_last; below.layer_count--) {
         uint32_t top = below.layer_count - 1;
         if (!mounts_zygote(&native->mounts, native->layers_fd, &below, ids, &restore->files_fds[top], err))
-            return false;
+            return err->sys == EINVAL; /* Linux before 6.3: no zygote either, so nothing is asked for there */
         is_last = top == 0 || !snapshot_made_layer(native->layers_fd, below.layers[top]);
     }
     return true;
@@ -791,7 +849,7 @@ static void start_herald(struct restore *restore)
                               .runs_criu = true, /* nothing that it sees is a guest's */
                               .patience_ms = HERALD_MS };
 
-    if (restore->above_count == 0)
+    if (restore->above_count == 0 || restore->cgroupns_fd >= 0) /* on v2 the helper does not go there */
         return;
     job.dirs[job.dir_count++] = (struct helper_dir){ restore->above_fds[0], HELPER_HOLD };
     restore->herald = helper_start(restore->box->native->helpers, &job, &ignored);
@@ -804,7 +862,8 @@ static bool make_ground(struct restore *restore, struct err *err)
     const struct cgroup_limits limits = wide_limits_of(plan);
     char boot_id[IMAGE_BOOT_ID_BYTES];
 
-    if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
+    if (!cgroup_lay_out(native->cgroups, plan->id, &limits, err) || !make_cgroupns(restore, err) ||
+        !cgroup_switch_on(native->cgroups, plan->id, &limits, err) ||
         !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err))
         return false;
     start_herald(restore);
@@ -858,6 +917,9 @@ static bool start_helper(struct restore *restore, struct err *err)
     for (size_t i = 0; i < restore->reins.count; i++)
         give(&job, restore->reins.fds[i]);
     give(&job, restore->reins.events_fd);
+    give(&job, restore->reins.current_fd);
+    give(&job, restore->reins.reclaim_fd);
+    give(&job, restore->cgroupns_fd);
     restore->helper = helper_start(native->helpers, &job, err);
     /* The helper has them now; ours would keep the overlay mounted after the sandbox's end, and the sandbox claimed. */
     fd_close(&restore->claim_fd);
@@ -913,7 +975,8 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .enter_fd = -1,
                                  .handover_fd = -1,
                                  .userns_fd = -1,
-                                 .reins = { .events_fd = -1 },
+                                 .cgroupns_fd = -1,
+                                 .reins = { .events_fd = -1, .current_fd = -1, .reclaim_fd = -1 },
                                  .uid_base = box->native->uid_base + box->slot * NATIVE_UIDS,
                                  .done = done,
                                  .context = context };

@@ -3,14 +3,15 @@
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet. For a sandbox that is parked it is there, and
  *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked. The directory is
  *             claimed (state_claim()), so that nothing of an earlier start is still at it
- *   cgroup    both leaves, limits set, before there is anything to limit
+ *   cgroup    both leaves; on v1 with limits, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
- *             cgroup where that works; the child sets its network up and then waits
+ *             cgroup where that works; on v2, where that is the only one, the child makes its cgroup namespace and goes to
+ *             its leaf. It sets its network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
- *   hold      the child is put into its cgroup, its pid into the state
+ *   hold      the child is put into its cgroup (on v2 that gets its limits), its pid into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
  */
 #include "isolation/native/start.h"
@@ -172,14 +173,18 @@ static bool start_record(struct start *start, struct err *err)
     return native_reach(native, NATIVE_AT_RECORD, err);
 }
 
+static struct cgroup_limits limits_of(const struct plan *plan)
+{
+    return (
+        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
+}
+
 static bool start_cgroup(struct start *start, struct err *err)
 {
     const struct plan *plan = start->plan;
-    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
-                                          .cpu_millis = plan->cpu_millis,
-                                          .pids = plan->pids };
+    const struct cgroup_limits limits = limits_of(plan);
 
-    return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
+    return cgroup_lay_out(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
            cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
            cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
@@ -240,6 +245,7 @@ static bool start_clone(struct start *start, struct err *err)
         .guestd_fd = native->guestd_fd,
         .guestd_cgroup_count = start->guestd_cgroup_count,
         .cgroup_count = start->cgroup_count,
+        .is_born_in_cgroup = cgroups_report(native->cgroups)->layout == CGROUP_V2,
         .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
@@ -313,9 +319,11 @@ static bool start_mounts(struct start *start, struct err *err)
 static bool start_hold(struct start *start, struct err *err)
 {
     struct box *box = start->box;
+    const struct cgroup_limits limits = limits_of(start->plan);
 
     start->state.pid = box->pid;
     return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
+           cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
            state_process_start_time(box->pid, &start->state.start_time, err) &&
            state_write(start->state_fd, &start->state, err) && native_reach(start->native, NATIVE_AT_HOLD, err);
 }
