@@ -109,6 +109,7 @@
 #define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */
 #define LIMIT_SNAPSHOT_BYTES (UINT64_C(100) << 30) /* …and on disk, all together… */
 #define LIMIT_SNAPSHOT_SHARE 2          /* …of which one team may have a half: others must have some, too */
+#define LIMIT_KEPT_DAYS 36500           /* that an operator may say to keep what nobody uses: a century */
 #define LIMIT_SNAPSHOT_ENTRY_BYTES 4096 /* what a file, directory or link counts for, besides its contents */
 
 /*

@@ -500,6 +500,8 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     keeper->settings.snapshots_max = (uint32_t)config->snapshots_max;
     keeper->settings.team_snapshots = (uint32_t)config->team_snapshots;
     keeper->settings.snapshot_disk_gb = (uint32_t)config->snapshot_disk_gb;
+    keeper->settings.snapshot_days = (uint32_t)config->snapshot_days;
+    keeper->settings.paused_days = (uint32_t)config->paused_days;
     keeper->settings.memory_mb = (uint32_t)config->memory_mb;
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;

@@ -170,6 +170,8 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+/* Ends all that have been paused since before then, with the reason "retention". */
+void sandboxes_kill_paused(struct sandboxes *all, int64_t before_us);
 
 /* ---- pause.c: paused and back ---- */
 
