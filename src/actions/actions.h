@@ -43,6 +43,9 @@ struct actions {
     struct net_operator ranges;     /* addresses that the operator allows and denies to all sandboxes */
     const struct mail_setup *mail;  /* NULL: mail is off */
     struct snapshot_caps snapshots; /* what is 0 is as in base/limits.h */
+    struct retention {
+        uint32_t snapshot_days, paused_days; /* what nobody has used for so long goes; 0: it stays */
+    } retention;
 };
 
 struct mail;
@@ -160,9 +163,13 @@ bool action_snapshot_delete(const struct actions *actions, const struct caller *
                             struct arena *arena, struct err *err) must_use;
 /* For the other files of actions/: may the team write another one, which has no row? ERR_LIMIT. */
 bool snapshots_have_room(const struct actions *actions, struct str team_id, struct err *err) must_use;
+/* For the other files of actions/: has the driver drop what removed snapshots have kept. What fails is tried again later. */
+void snapshots_drop_removed(const struct actions *actions, struct arena *arena);
 /* For the other files of actions/: all of a team that has no sandboxes. */
 bool snapshots_delete_all(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
                           struct err *err) must_use;
+/* Ends and deletes what is older than actions->retention says (retention.c). On a worker, now and then. */
+void action_sweep_kept(const struct actions *actions);
 
 /* As sandbox_set_network(). */
 bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,

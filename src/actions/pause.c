@@ -15,39 +15,12 @@ bool action_sandbox_pause(const struct actions *actions, const struct caller *ca
     return sandbox_pause(actions->sandboxes, str_from(caller->team_id), id, want, err);
 }
 
-enum { RESUME_ROUNDS = 3 }; /* as upstream */
-
-/*
- * It ran when the call began and was paused before its deadline was extended: then the call has failed with a state that
- * it does not stay in, and may be repeated. A caller who wants a reboot, or to resume what is paused, is told.
- */
-static bool was_overtaken(const struct actions *actions, const struct caller *caller, struct str id,
-                          const struct resume_want *want, const struct err *err)
-{
-    struct sandbox_info info;
-    struct arena scratch;
-    struct err ignored;
-
-    if (want->only_paused || want->how == RESUME_REBOOT || (err->kind != ERR_CONFLICT && err->kind != ERR_NOT_FOUND))
-        return false;
-    arena_init(&scratch);
-    bool is_there = sandbox_get(actions->sandboxes, str_from(caller->team_id), id, &scratch, &info, &ignored);
-    arena_done(&scratch);
-    return is_there && !info.was_silent;
-}
-
 bool action_sandbox_resume(const struct actions *actions, const struct caller *caller, struct str id,
                            const struct resume_want *want, struct arena *arena, struct sandbox_info *out,
                            bool *out_resumed, struct err *err)
 {
-    if (!timeout_check(actions, want->timeout_s, err))
-        return false;
-    for (int round = 1;; round++) {
-        if (sandbox_resume(actions->sandboxes, str_from(caller->team_id), id, want, arena, out, out_resumed, err))
-            return true;
-        if (round == RESUME_ROUNDS || !was_overtaken(actions, caller, id, want, err))
-            return false;
-    }
+    return timeout_check(actions, want->timeout_s, err) &&
+           sandbox_resume(actions->sandboxes, str_from(caller->team_id), id, want, arena, out, out_resumed, err);
 }
 
 bool action_sandbox_fork(const struct actions *actions, const struct caller *caller, struct str id, uint32_t count,

@@ -1,4 +1,5 @@
 #include "actions/actions.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 /*
@@ -60,6 +61,17 @@ static bool same_build(const struct template_row *a, const struct template_row *
            (a->layer_count == 0 || str_eq(a->layers[a->layer_count - 1], b->layers[b->layer_count - 1]));
 }
 
+/* What is used is kept (retention.c). */
+static void note_use(const struct actions *actions, const struct template_row *template)
+{
+    int64_t now_us = clock_wall_us();
+    struct err err;
+
+    if (template->kept_id.len && template->used_us < now_us - STORE_USE_US &&
+        !store_snapshot_use(actions->store, template->kept_id, now_us, &err))
+        log_warn("snapshot %.*s: %s", STR_ARG(template->kept_id), err_text(&err));
+}
+
 /*
  * A snapshot can be deleted, or replaced by a newer build of its tag, between the search and the start. Then its layers or
  * its image are not there any more and the start fails: the newer build is taken.
@@ -84,6 +96,7 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
             return false;
         template = now;
     }
+    note_use(actions, &template);
     return team_is_there(actions, caller, out->id, arena, err);
 }
 

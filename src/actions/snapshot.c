@@ -31,8 +31,7 @@ bool snapshots_have_room(const struct actions *actions, struct str team_id, stru
     return store_snapshot_room(actions->store, team_id, &caps, err);
 }
 
-/* Has the driver drop what removed snapshots have kept. What fails is tried again by the next call. */
-static void drop_removed(const struct actions *actions, struct arena *arena)
+void snapshots_drop_removed(const struct actions *actions, struct arena *arena)
 {
     struct str *kept_ids;
     size_t count;
@@ -128,7 +127,7 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
 
     if (!slug_of(actions, caller, arena, &slug, err) || !name_parse(actions, name, slug, arena, &ref, err))
         return false;
-    drop_removed(actions, arena); /* before its bytes are counted */
+    snapshots_drop_removed(actions, arena); /* before its bytes are counted */
     if (!store_snapshot_room(actions->store, team_id, &caps, err) ||
         !sandbox_snapshot(actions->sandboxes, team_id, sandbox_id, memory, arena, &kept, &source, &layer_count, &layers,
                           err))
@@ -155,7 +154,7 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
                      err_text(&drop_err));
         return false;
     }
-    drop_removed(actions, arena); /* what it has replaced */
+    snapshots_drop_removed(actions, arena); /* what it has replaced */
     describe(&row, slug, arena, out);
     return true;
 }
@@ -224,7 +223,7 @@ bool action_snapshot_delete(const struct actions *actions, const struct caller *
     if (!store_snapshot_remove(actions->store, str_from(caller->team_id), ref.alias, err))
         return err->kind == ERR_NOT_FOUND ? explain_template(actions, caller, text, arena, err) : false;
     log_info("snapshot %.*s/%.*s: deleted, with all its tags", STR_ARG(slug), STR_ARG(ref.alias));
-    drop_removed(actions, arena);
+    snapshots_drop_removed(actions, arena);
     return true;
 }
 
@@ -245,7 +244,7 @@ bool snapshots_delete_all(const struct actions *actions, struct str team_id, str
             deleted++;
         }
     } while (count);
-    drop_removed(actions, arena);
+    snapshots_drop_removed(actions, arena);
     *out_count = deleted;
     return true;
 }

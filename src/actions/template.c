@@ -67,6 +67,8 @@ static bool by_snapshot(const struct actions *actions, const struct caller *call
         .alias_count = row.name.len ? 1 : 0,
         .aliases = alias,
         .image = row.has_memory ? row.kept_id : STR(""),
+        .kept_id = row.kept_id,
+        .used_us = row.used_us,
     };
     return true;
 }

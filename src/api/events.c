@@ -194,6 +194,9 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
         /* Neither a request nor the deadline ended it. */
         if (!str_eq(reason, STR("request")) && !str_eq(reason, STR("timeout")))
             line.level = LOG_WARN;
+    } else if (str_eq(event->type, event_type_name[EVENT_SNAPSHOT_DELETED])) {
+        line.message = arena_format(arena, "snapshot %.*s deleted: nobody has used it for long",
+                                    STR_ARG(data_text(data, "snapshot_id", arena)));
     } else {
         line.message = event->type;
     }

@@ -97,6 +97,8 @@
 #define LIMIT_IMAGE_FILES 8192 /* files from outside in one image of memory: 116 for an interpreter of the zygote */
 #define LIMIT_IMAGE_TEXT_BYTES (LIMIT_IMAGE_FILES * 512) /* their list; most paths are below 100 bytes */
 #define LIMIT_IMAGE_FILE_BYTES (UINT64_C(64) << 30)      /* one file in it: of the memory of one process */
+#define LIMIT_PAGES_FILES 4096 /* files of pages, one for a process, that are compressed: keeper moves all at once */
+#define LIMIT_PAGES_HEAD_BYTES (64 + LIMIT_PAGES_FILES * 40) /* the list of them */
 #define LIMIT_GHOST_BYTES (200 << 20)  /* a file that is deleted and still open, which goes into the image */
 #define LIMIT_DUMP_MS 240000           /* to write a sandbox's memory to disk or read it: gigabytes on a slow disk */
 #define LIMIT_COPIES 4                 /* sandboxes that stand still to be copied; others wait and run meanwhile… */
@@ -146,6 +148,7 @@
 #define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */
 #define LIMIT_SNAPSHOT_BYTES (UINT64_C(100) << 30) /* …and on disk, all together… */
 #define LIMIT_SNAPSHOT_SHARE 2          /* …of which one team may have a half: others must have some, too */
+#define LIMIT_KEPT_DAYS 36500           /* that an operator may say to keep what nobody uses: a century */
 #define LIMIT_SNAPSHOT_ENTRY_BYTES 4096 /* what a file, directory or link counts for, besides its contents */
 
 /*

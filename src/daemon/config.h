@@ -45,9 +45,11 @@ struct config {
     uint64_t sandboxes_max;
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;
+    uint64_t compress_after_s;
     uint64_t snapshots_max, team_snapshots, snapshot_disk_gb;
-    uint64_t memory_mb; /* of each sandbox; 0: what its template asks for */
-    uint64_t cpus;      /* the same */
+    uint64_t snapshot_days, paused_days; /* 0: for ever */
+    uint64_t memory_mb;                  /* of each sandbox; 0: what its template asks for */
+    uint64_t cpus;                       /* the same */
     uint64_t pids;
     char token_for_code[CONFIG_TEXT_BYTES];             /* as-asked, always */
     char internet[CONFIG_TEXT_BYTES];                   /* on, off */

@@ -53,6 +53,8 @@ static_assert(
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
+    UPKEEP_FIRST_MS = 3000,     /* after the start… */
+    UPKEEP_MS = 10 * 60 * 1000, /* …and from then on: days are counted */
 };
 
 enum { DISK_MB = 5120 }; /* told to clients; no quota is enforced yet */
@@ -78,6 +80,8 @@ struct front {
     struct http_server *server;
     struct http_server *guests; /* connections of sandboxes to mail; NULL: mail is off */
     struct job boot;
+    struct timer upkeep_timer;
+    struct job upkeep;
     struct timer stopping;
     uint64_t stop_ms;
     bool booted;
@@ -266,6 +270,31 @@ static void on_unroutable(void *context, const char *id)
     proxy_cut(front->proxy, id);
 }
 
+/* ---- upkeep ---- */
+
+static void upkeep_run(struct job *job)
+{
+    action_sweep_kept(&container_of(job, struct front, upkeep)->actions);
+}
+
+static void on_upkeep(struct timer *timer);
+
+static void upkeep_done(struct job *job)
+{
+    struct front *front = container_of(job, struct front, upkeep);
+
+    if (!timer_is_set(&front->stopping))
+        timer_set(&front->upkeep_timer, front->loop, UPKEEP_MS, on_upkeep);
+}
+
+static void on_upkeep(struct timer *timer)
+{
+    struct front *front = container_of(timer, struct front, upkeep_timer);
+
+    front->upkeep = (struct job){ .run = upkeep_run, .done = upkeep_done };
+    workers_run(front->workers, &front->upkeep);
+}
+
 /* ---- start ---- */
 
 static void boot_run(struct job *job)
@@ -292,6 +321,7 @@ static void boot_done(struct job *job)
         return;
     }
     sandboxes_send_policies(front->sandboxes);
+    timer_set(&front->upkeep_timer, front->loop, UPKEEP_FIRST_MS, on_upkeep);
     if (front->mail)
         front_mail_begin(front->mail);
     front->server = http_server_new(front->loop, role_fd(front->self, GRANT_LISTENER),
@@ -337,6 +367,7 @@ static void on_signal(void *context, int number)
     http_server_free(take_ptr(&front->guests));
     if (front->mail)
         front_mail_stop(front->mail);
+    timer_clear(&front->upkeep_timer);
     channel_shut(front->channel);
     for (int i = 0; i < ROLE_COUNT; i++)
         if (front->peers[i])
@@ -441,6 +472,7 @@ static bool front_open(struct front *front, struct err *err)
         .snapshots = { .of_team = front->settings.team_snapshots,
                        .of_all = front->settings.snapshots_max,
                        .bytes = (uint64_t)front->settings.snapshot_disk_gb << 30 },
+        .retention = { .snapshot_days = front->settings.snapshot_days, .paused_days = front->settings.paused_days },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_use_workers(front->proxy, front->workers);

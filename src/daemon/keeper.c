@@ -500,6 +500,8 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     keeper->settings.snapshots_max = (uint32_t)config->snapshots_max;
     keeper->settings.team_snapshots = (uint32_t)config->team_snapshots;
     keeper->settings.snapshot_disk_gb = (uint32_t)config->snapshot_disk_gb;
+    keeper->settings.snapshot_days = (uint32_t)config->snapshot_days;
+    keeper->settings.paused_days = (uint32_t)config->paused_days;
     keeper->settings.memory_mb = (uint32_t)config->memory_mb;
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;
@@ -539,6 +541,7 @@ static bool start_driver(struct keeper *keeper, struct err *err)
     const struct native_config config = { .data_fd = keeper->data_fd,
                                           .guestd_fd = guestd_fd,
                                           .criu = strcmp(criu, "off") == 0 ? NULL : criu,
+                                          .compress_after_ms = keeper->config.compress_after_s * 1000,
                                           .on_unused = on_unused,
                                           .on_unused_context = keeper };
     keeper->driver = native_driver_new(keeper->loop, &config, err);

@@ -227,6 +227,8 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->snapshots_max);
     pack_u32(&out, settings->team_snapshots);
     pack_u32(&out, settings->snapshot_disk_gb);
+    pack_u32(&out, settings->snapshot_days);
+    pack_u32(&out, settings->paused_days);
     pack_u32(&out, settings->memory_mb);
     pack_u32(&out, settings->cpus);
     pack_u32(&out, settings->pids);
@@ -264,6 +266,8 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.snapshots_max = unpack_u32(&in);
     got.team_snapshots = unpack_u32(&in);
     got.snapshot_disk_gb = unpack_u32(&in);
+    got.snapshot_days = unpack_u32(&in);
+    got.paused_days = unpack_u32(&in);
     got.memory_mb = unpack_u32(&in);
     got.cpus = unpack_u32(&in);
     got.pids = unpack_u32(&in);

@@ -38,7 +38,8 @@ struct settings {
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
     uint32_t snapshots_max, team_snapshots, snapshot_disk_gb;
-    uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
+    uint32_t snapshot_days, paused_days; /* 0: for ever */
+    uint32_t memory_mb, cpus;            /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
     bool code_always_has_token;
     bool internet;                   /* for a create that does not say: --internet */

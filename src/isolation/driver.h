@@ -98,6 +98,8 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *               as before.
  *   SEAL        everything inside is ended, and its upper becomes a layer as it is, without a copy; the sandbox is gone
  *               afterwards. The answer is as of SNAPSHOT. If the call fails, the sandbox is gone too, and nothing is kept.
+ *   COPY        a snapshot with memory for sandboxes that are made from it now: as they do, it ends with the machine, so
+ *               nothing waits for the disk. DROP it when they run.
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
  *   LIST        kept->layers are the ids of the snapshots after `id` (empty: of the first ones), in order, as many as fit;
@@ -116,6 +118,7 @@ enum pause_call {
     PAUSE_PARK,
     PAUSE_SNAPSHOT,
     PAUSE_SEAL,
+    PAUSE_COPY,
     PAUSE_DROP,
     PAUSE_LIST,
     PAUSE_CALL_COUNT
@@ -147,6 +150,7 @@ struct driver_ops {
     void (*park)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*snapshot)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
     void (*seal)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
+    void (*copy)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
     void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,

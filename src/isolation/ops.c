@@ -271,10 +271,10 @@ static void got_kept(void *context, const struct kept *kept, const struct err *e
 
 /* "this server cannot …" */
 static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
-    [PAUSE_FREEZE] = "pause a sandbox in memory",   [PAUSE_THAW] = "resume a sandbox from memory",
-    [PAUSE_PARK] = "keep a paused sandbox on disk", [PAUSE_SNAPSHOT] = "make snapshots",
-    [PAUSE_SEAL] = "make layers of sandboxes",      [PAUSE_DROP] = "remove snapshots: it makes none",
-    [PAUSE_LIST] = "list snapshots: it makes none",
+    [PAUSE_FREEZE] = "pause a sandbox in memory",     [PAUSE_THAW] = "resume a sandbox from memory",
+    [PAUSE_PARK] = "keep a paused sandbox on disk",   [PAUSE_SNAPSHOT] = "make snapshots",
+    [PAUSE_SEAL] = "make layers of sandboxes",        [PAUSE_COPY] = "copy sandboxes",
+    [PAUSE_DROP] = "remove snapshots: it makes none", [PAUSE_LIST] = "list snapshots: it makes none",
 };
 
 static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)
@@ -294,6 +294,8 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
         can->snapshot(driver, id, memory, got_kept, call);
     else if (ask->pause.call == PAUSE_SEAL && can->seal)
         can->seal(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_COPY && can->copy)
+        can->copy(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_DROP && can->drop)
         can->drop(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_LIST && can->list_snapshots)
@@ -340,8 +342,7 @@ uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
 {
     if (op->ask & ASK_PLAN && ask->plan.from != PLAN_NEW)
         return LIMIT_PAUSE_MS;
-    if (op->ask & ASK_PAUSE &&
-        (ask->pause.call == PAUSE_PARK || ask->pause.call == PAUSE_SNAPSHOT || ask->pause.call == PAUSE_SEAL))
+    if (op->ask & ASK_PAUSE && ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY)
         return LIMIT_PAUSE_MS;
     return LIMIT_KEEPER_MS;
 }
@@ -421,7 +422,7 @@ static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct ke
         if (!plan_layer_id_valid(out->layers[i]))
             in->failed = true;
     }
-    bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT || asked->pause.call == PAUSE_SEAL;
+    bool is_snapshot = asked->pause.call >= PAUSE_SNAPSHOT && asked->pause.call <= PAUSE_COPY;
     if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
                           strcmp(out->layers[out->layer_count - 1], out->id) != 0
                     : out->id[0] != '\0' || (out->layer_count && asked->pause.call != PAUSE_LIST))

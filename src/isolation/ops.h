@@ -58,7 +58,7 @@ struct op_answer {
     bool gone, has_network;
     struct held *held; /* on the heap; a page of LIMIT_HELD_PAGE of a list that is sorted by id */
     bool more;         /* after that page */
-    struct kept kept;  /* of PAUSE_SNAPSHOT and PAUSE_LIST; else all zero */
+    struct kept kept;  /* of PAUSE_SNAPSHOT, PAUSE_COPY and PAUSE_LIST; else all zero */
     struct stats stats[LIMIT_STATS];
     uint32_t count; /* of held or stats */
 };

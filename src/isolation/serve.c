@@ -163,7 +163,8 @@ static void drop_unclaimed(const struct owed *owed, const struct op_answer *answ
 {
     struct driver *driver = owed->serve->driver;
 
-    if (owed->type == MESSAGE_PAUSE && owed->pause_call == PAUSE_SNAPSHOT && driver->ops->drop)
+    if (owed->type == MESSAGE_PAUSE && (owed->pause_call == PAUSE_SNAPSHOT || owed->pause_call == PAUSE_COPY) &&
+        driver->ops->drop)
         driver->ops->drop(driver, answer->kept.id, is_dropped, NULL);
 }
 

@@ -195,6 +195,45 @@ bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, cons
     return ok;
 }
 
+/* With the lock held: the one that is paused for longest, since before then, with a reference; or NULL. */
+static struct sandbox *paused_before(struct sandboxes *all, int64_t before_us, int64_t after_us)
+{
+    struct sandbox *sb, *first = NULL;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (sb->state == SANDBOX_PAUSED && sb->deadline_us < before_us && sb->deadline_us > after_us &&
+            (!first || sb->deadline_us < first->deadline_us))
+            first = sb;
+    return first ? sandbox_ref(first) : NULL;
+}
+
+void sandboxes_kill_paused(struct sandboxes *all, int64_t before_us)
+{
+    int64_t after_us = INT64_MIN; /* one that cannot be ended does not keep the others */
+    struct sandbox *sb;
+    struct err err;
+    bool ours, ok;
+
+    while (!atomic_load(&all->is_stopping)) {
+        {
+            auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+            sb = paused_before(all, before_us, after_us);
+            if (!sb)
+                return;
+            after_us = sb->deadline_us;
+            ok = claim_end(sb, "retention", &ours, &err); /* it is PAUSED, and stays so until then */
+        }
+        if (ok && ours)
+            ok = sandbox_end(sb, &err);
+        if (ok)
+            log_info("sandbox %s: ended, it was paused for longer than this server keeps them", sb->id);
+        else
+            log_warn("sandbox %s: paused for longer than this server keeps them, and not ended: %s", sb->id,
+                     err_text(&err));
+        sandbox_unref(sb);
+    }
+}
+
 /* ---- create ---- */
 
 static bool want_check(const struct sandboxes *all, const struct sandbox_want *want, struct err *err)

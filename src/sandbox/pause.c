@@ -32,6 +32,7 @@ enum {
     PREPARE_MS = 2000, /* for guestd to prepare; births of interpreters take about a second */
     LINK_MS = 2000,    /* for other workers that talk to guestd to be done */
     WOKEN_S = 300,     /* the least that traffic gives a sandbox that it wakes */
+    RESUME_ROUNDS = 3, /* as upstream */
 };
 
 /* ---- turns ---- */
@@ -1011,15 +1012,25 @@ static enum resume_turn begin_resume(struct sandbox *sb, enum resume_how how, st
     return RESUME_FAILS;
 }
 
-bool sandbox_resume(struct sandboxes *all, struct str team_id, struct str id, const struct resume_want *want,
-                    struct arena *arena, struct sandbox_info *out, bool *out_resumed, struct err *err)
+/* Paused, on the way there, or back. */
+static bool is_leaving(struct sandbox *sb)
 {
-    uint64_t most = all->config.timeout_max_s;
+    static const unsigned states =
+        BIT(SANDBOX_PAUSING) | BIT(SANDBOX_PAUSED) | BIT(SANDBOX_RESUMING) | BIT(SANDBOX_SNAPSHOTTING);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    return BIT(sb->state) & states;
+}
+
+/* *out_overtaken: it ran, and was paused before its deadline was extended. The caller may ask again. */
+static bool try_resume(struct sandboxes *all, struct str team_id, struct str id, const struct resume_want *want,
+                       struct arena *arena, struct sandbox_info *out, bool *out_resumed, bool *out_overtaken,
+                       struct err *err)
+{
     enum resume_turn turn;
     struct sandbox *sb;
 
-    if (want->timeout_s > most)
-        return err_set(err, ERR_INVALID, "the timeout must be between 0 and %llu seconds", (unsigned long long)most);
+    *out_overtaken = false;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         sb = sandbox_of_team(all, team_id, id, err);
@@ -1037,12 +1048,34 @@ bool sandbox_resume(struct sandboxes *all, struct str team_id, struct str id, co
     bool ok = turn != RESUME_FAILS;
     if (turn == RESUME_OURS)
         ok = resume(sb, want->how, want->timeout_s, err) && sandbox_get(all, team_id, id, arena, out, err);
-    else if (ok)
+    else if (ok) {
         ok = sandbox_set_deadline(all, team_id, id, want->timeout_s, DEADLINE_EXTEND, arena, out, err);
+        *out_overtaken = !ok && is_leaving(sb);
+    }
     sandbox_unref(sb);
     if (ok)
         *out_resumed = turn != RESUME_RUNS;
     return ok;
+}
+
+/*
+ * The only failure that is repeated: the call has failed with a state that the sandbox does not stay in. What could not be
+ * brought back is not tried a second time. A caller who wants a reboot, or to resume what is paused, is told.
+ */
+bool sandbox_resume(struct sandboxes *all, struct str team_id, struct str id, const struct resume_want *want,
+                    struct arena *arena, struct sandbox_info *out, bool *out_resumed, struct err *err)
+{
+    uint64_t most = all->config.timeout_max_s;
+    bool may_repeat = !want->only_paused && want->how != RESUME_REBOOT, overtaken;
+
+    if (want->timeout_s > most)
+        return err_set(err, ERR_INVALID, "the timeout must be between 0 and %llu seconds", (unsigned long long)most);
+    for (int round = 1;; round++) {
+        if (try_resume(all, team_id, id, want, arena, out, out_resumed, &overtaken, err))
+            return true;
+        if (!overtaken || !may_repeat || round == RESUME_ROUNDS)
+            return false;
+    }
 }
 
 /* ---- woken by traffic ---- */

@@ -170,6 +170,8 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+/* Ends all that have been paused since before then, with the reason "retention". */
+void sandboxes_kill_paused(struct sandboxes *all, int64_t before_us);
 
 /* ---- pause.c: paused and back ---- */
 
@@ -196,7 +198,8 @@ struct resume_want {
     bool only_paused; /* ERR_CONFLICT when it runs; else its deadline is extended as by DEADLINE_EXTEND */
 };
 /*
- * Returns when guestd answers. Concurrent calls join one start. Waits for a pause or snapshot that is under way.
+ * Returns when guestd answers. Concurrent calls join one start. Waits for a pause or snapshot that is under way, and if one
+ * comes between the look at it and the new deadline, looks again.
  * *out_resumed: this call, or one that it joined, brought it back. ERR_CONFLICT when it is being killed, when a start is
  * under way and a reboot is wanted, or when was_silent and not a reboot (err->text says so; sandbox_info tells it).
  */

@@ -99,8 +99,8 @@ static bool prepare(struct sandbox *sb, struct arena *arena, int *out_fd, struct
 }
 
 /* In SNAPSHOTTING. */
-static bool copy(struct sandbox *sb, bool memory, struct arena *arena, struct kept *out, struct guestlink_ready *ready,
-                 struct err *err)
+static bool copy(struct sandbox *sb, enum pause_call call, bool memory, struct arena *arena, struct kept *out,
+                 struct guestlink_ready *ready, struct err *err)
 {
     const struct sandboxes_config *config = &sb->all->config;
     struct event_row event;
@@ -112,9 +112,9 @@ static bool copy(struct sandbox *sb, bool memory, struct arena *arena, struct ke
     if (!store_sandbox_change(config->store, str_from(sb->id),
                               &(struct sandbox_change){ .state = SANDBOX_ROW_SNAPSHOTTING }, NULL, err))
         return false;
-    bool ok = (!memory || prepare(sb, arena, &guestlink_fd, ready, err)) &&
+    bool ok = (!(memory || call == PAUSE_COPY) || prepare(sb, arena, &guestlink_fd, ready, err)) &&
               sandbox_is_still(sb, SANDBOX_SNAPSHOTTING, err) &&
-              driver_pause_call(config->driver, PAUSE_SNAPSHOT, sb->id, memory, out, err);
+              driver_pause_call(config->driver, call, sb->id, memory, out, err);
     if (!sandbox_is_still(sb, SANDBOX_SNAPSHOTTING, &store_err)) {
         fd_close(&guestlink_fd);
         return ok; /* its row goes, and end_snapshot() says so */
@@ -140,8 +140,8 @@ static void list_layers(const struct kept *kept, struct arena *arena, uint32_t *
 }
 
 /* Lends the sandbox: the caller unrefs it. */
-static struct sandbox *take_snapshot(struct sandboxes *all, struct str team_id, struct str id, bool memory,
-                                     struct arena *arena, struct kept *out, struct guestlink_ready *ready,
+static struct sandbox *take_snapshot(struct sandboxes *all, struct str team_id, struct str id, enum pause_call call,
+                                     bool memory, struct arena *arena, struct kept *out, struct guestlink_ready *ready,
                                      struct err *err)
 {
     struct sandbox *sb = begin_snapshot(all, team_id, id, err);
@@ -149,7 +149,7 @@ static struct sandbox *take_snapshot(struct sandboxes *all, struct str team_id, 
 
     if (!sb)
         return NULL;
-    bool ok = copy(sb, memory, arena, out, ready, err);
+    bool ok = copy(sb, call, memory, arena, out, ready, err);
     if (!end_snapshot(sb, &gone)) {
         if (ok)
             drop(all, out);
@@ -170,7 +170,7 @@ bool sandbox_snapshot(struct sandboxes *all, struct str team_id, struct str id, 
                       const struct str **out_layers, struct err *err)
 {
     struct guestlink_ready ready;
-    struct sandbox *sb = take_snapshot(all, team_id, id, memory, arena, out, &ready, err);
+    struct sandbox *sb = take_snapshot(all, team_id, id, PAUSE_SNAPSHOT, memory, arena, out, &ready, err);
 
     if (!sb)
         return false;
@@ -389,7 +389,7 @@ bool sandbox_fork(struct sandboxes *all, struct str team_id, struct str id, uint
 
     if (!may_fork(all, count, timeout_s, err))
         return false;
-    struct sandbox *sb = take_snapshot(all, team_id, id, true, arena, &kept, &ready, err);
+    struct sandbox *sb = take_snapshot(all, team_id, id, PAUSE_COPY, false, arena, &kept, &ready, err);
     if (!sb)
         return false;
     want_like(sb, arena, &want);

@@ -8,6 +8,7 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
     [EVENT_CHECKPOINTED] = STR_INIT("sandbox.lifecycle.checkpointed"),
     [EVENT_KILLED] = STR_INIT("sandbox.lifecycle.killed"),
     [EVENT_REFUSED] = STR_INIT("sandbox.network.refused"),
+    [EVENT_SNAPSHOT_DELETED] = STR_INIT("sandbox.snapshot.deleted"),
 };
 
 #define EVENT_COLUMNS "id, type, sandbox_id, team_id, template_id, at_us, data"
@@ -15,14 +16,14 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
 /* A type that is not wanted is replaced by "", which no event has: so one query serves every choice. */
 #define FIND                                                   \
     "SELECT " EVENT_COLUMNS " FROM events WHERE team_id = $1 " \
-    "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9, $10) "
+    "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9, $10, $11) "
 #define ORDERED(order, limit, offset) "ORDER BY at_us" order " LIMIT " limit " OFFSET " offset
 
 /* [of one sandbox?][oldest first?] */
 static const char *const find_queries[2][2] = {
-    { FIND ORDERED(" DESC", "$11", "$12"), FIND ORDERED("", "$11", "$12") },
-    { FIND "AND sandbox_id = $11 " ORDERED(" DESC", "$12", "$13"),
-      FIND "AND sandbox_id = $11 " ORDERED("", "$12", "$13") },
+    { FIND ORDERED(" DESC", "$12", "$13"), FIND ORDERED("", "$12", "$13") },
+    { FIND "AND sandbox_id = $12 " ORDERED(" DESC", "$13", "$14"),
+      FIND "AND sandbox_id = $12 " ORDERED("", "$13", "$14") },
 };
 
 static struct sql_value type_or_none(const struct event_filter *filter, enum event_type type)
@@ -50,7 +51,7 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
     const bool of_sandbox = filter->sandbox_id.len > 0;
-    struct sql_value args[13] = {
+    struct sql_value args[14] = {
         sql_text(filter->team_id),
         sql_int(filter->from_us),
         sql_int(filter->to_us ? filter->to_us : INT64_MAX),
@@ -61,8 +62,9 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
         type_or_none(filter, EVENT_CHECKPOINTED),
         type_or_none(filter, EVENT_KILLED),
         type_or_none(filter, EVENT_REFUSED),
+        type_or_none(filter, EVENT_SNAPSHOT_DELETED),
     };
-    size_t arg_count = 10;
+    size_t arg_count = 11;
 
     if (of_sandbox)
         args[arg_count++] = sql_text(filter->sandbox_id);

@@ -55,6 +55,9 @@ struct store {
 /* SHA-256 of the parts in hex; each part is preceded by its length, so that {"ab"} and {"a", "b"} differ. */
 void hash_parts(const struct str *parts, size_t count, char room[STORE_HASH_BYTES]);
 
+/* With the lock held, in whatever transaction there is. NULL is fine. */
+bool event_insert(struct store *store, const struct event_row *event, struct err *err) must_use;
+
 /* Makes the default team if there is none, and remembers its id. */
 bool teams_load(struct store *store, struct err *err) must_use;
 void keys_init(struct store *store);

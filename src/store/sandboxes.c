@@ -22,7 +22,7 @@ bool events_load(struct store *store, struct err *err)
     return true;
 }
 
-static bool event_insert(struct store *store, const struct event_row *event, struct err *err)
+bool event_insert(struct store *store, const struct event_row *event, struct err *err)
 {
     char id[STORE_UUID_BYTES];
 

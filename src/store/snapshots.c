@@ -14,7 +14,7 @@
 
 #define SNAPSHOT_COLUMNS                                                                                        \
     "kept_id, template_id, name, tag, team_id, sandbox_id, source_template_id, cpu_count, memory_mb, disk_mb, " \
-    "guestd_version, created_us, layers, has_memory, layer_bytes, image_bytes"
+    "guestd_version, created_us, layers, has_memory, layer_bytes, image_bytes, used_us, raw_bytes"
 
 enum {
     TEMPLATE_ID_CHARS = 20,
@@ -54,6 +54,8 @@ static void snapshot_read(const struct sql_rows *rows, struct arena *arena, stru
         .has_memory = sql_row_int(rows, 13) != 0,
         .layer_bytes = (uint64_t)sql_row_int(rows, 14),
         .image_bytes = (uint64_t)sql_row_int(rows, 15),
+        .used_us = sql_row_int(rows, 16),
+        .raw_bytes = (uint64_t)sql_row_int(rows, 17),
     };
     layers_read(arena_copy(arena, sql_row_text(rows, 12)), arena, out);
 }
@@ -189,13 +191,14 @@ static bool snapshot_write(struct store *store, const struct snapshot_row *row, 
                     err) &&
            sql_exec(store->sql,
                     "INSERT INTO snapshots (" SNAPSHOT_COLUMNS ", node_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, "
-                    "$9, $10, $11, $12, $13, $14, $15, $16, $17)",
+                    "$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
                     SQL_ARGS(sql_text(row->kept_id), sql_text(row->template_id), sql_text(row->name),
                              sql_text(row->tag), sql_text(row->team_id), sql_text(row->sandbox_id),
                              sql_text(row->source_template_id), sql_int(row->cpu_count), sql_int(row->memory_mb),
                              sql_int(row->disk_mb), sql_text(row->guestd_version), sql_int(row->created_us),
                              sql_text(layers), sql_int(row->has_memory), sql_int((int64_t)row->layer_bytes),
-                             sql_int((int64_t)row->image_bytes), sql_text(str_from(store->node_id))),
+                             sql_int((int64_t)row->image_bytes), sql_int(row->created_us),
+                             sql_int((int64_t)row->raw_bytes), sql_text(str_from(store->node_id))),
                     err);
 }
 
@@ -284,6 +287,62 @@ bool store_snapshot_remove(struct store *store, struct str team_id, struct str i
     arena_done(&scratch);
     return sql_end(store->sql, ok, err) || err_wrap(err, "remove a snapshot");
 }
+
+/* ---- what nobody uses ---- */
+
+bool store_snapshot_use(struct store *store, struct str kept_id, int64_t now_us, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql, "UPDATE snapshots SET used_us = $1 WHERE kept_id = $2 AND used_us < $1",
+                    SQL_ARGS(sql_int(now_us), sql_text(kept_id)), err) ||
+           err_wrap(err, "note the use of a snapshot");
+}
+
+#define IS_IN_USE "EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.template_id = snapshots.template_id)"
+
+bool store_snapshot_unused(struct store *store, int64_t before_us, int64_t now_us, struct arena *arena,
+                           struct snapshot_row **out, size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+    struct sql_value node_id = sql_text(str_from(store->node_id));
+
+    return (sql_exec(store->sql,
+                     "UPDATE snapshots SET used_us = $1 WHERE node_id = $2 AND removed = 0 "
+                     "AND (used_us = 0 OR (used_us < $3 AND " IS_IN_USE "))",
+                     SQL_ARGS(sql_int(now_us), node_id, sql_int(now_us - STORE_USE_US)), err) &&
+            sql_select(store->sql,
+                       "SELECT " SNAPSHOT_COLUMNS " FROM snapshots WHERE node_id = $1 AND removed = 0 "
+                       "AND used_us < $2 ORDER BY kept_id",
+                       SQL_ARGS(node_id, sql_int(before_us)), &rows, err) &&
+            ROWS_READ(&rows, snapshot_read, arena, out, out_count, err)) ||
+           err_wrap(err, "look for snapshots that nobody uses");
+}
+
+bool store_snapshot_expire(struct store *store, struct str kept_id, int64_t before_us, const struct event_row *event,
+                           bool *out_expired, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    uint64_t count = 0;
+
+    if (!sql_begin(store->sql, SQL_DURABLE, err))
+        return err_wrap(err, "expire a snapshot");
+    bool ok = ask_number(store,
+                         "SELECT COUNT(*) FROM snapshots WHERE kept_id = $1 AND removed = 0 AND used_us < $2 "
+                         "AND NOT " IS_IN_USE,
+                         SQL_ARGS(sql_text(kept_id), sql_int(before_us)), &count, err);
+    if (ok && count)
+        ok = sql_exec(store->sql, "UPDATE snapshots SET removed = 1 WHERE kept_id = $1", SQL_ARGS(sql_text(kept_id)),
+                      err) &&
+             event_insert(store, event, err);
+    if (!sql_end(store->sql, ok, err))
+        return err_wrap(err, "expire a snapshot");
+    *out_expired = count > 0;
+    return true;
+}
+
+/* ---- what is removed ---- */
 
 bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
                             struct err *err)

@@ -114,6 +114,8 @@ struct template_row {
     uint32_t alias_count;
     const struct str *aliases; /* in alphabetical order when read */
     struct str image;          /* of a snapshot or build with its processes: its kept_id; the store leaves it empty */
+    struct str kept_id;        /* of any snapshot; the same */
+    int64_t used_us;           /* as in struct snapshot_row */
     /* Of a build, else empty; the store leaves these so: */
     const struct build_row *build;
     bool is_public; /* other teams may use it */
@@ -139,6 +141,8 @@ bool store_template_by_alias(struct store *store, struct str team_id, struct str
 
 /* ---- snapshots ---- */
 
+struct event_row; /* below */
+
 /*
  * A snapshot is a build of a template of its own. Builds of one name are one template with several tags; a new build of a
  * tag replaces the one before.
@@ -156,8 +160,11 @@ struct snapshot_row {
     const struct str *layers;
     struct str kept_id; /* of struct kept; the last of `layers` too */
     bool has_memory;
-    uint64_t layer_bytes, image_bytes;
+    uint64_t layer_bytes, image_bytes; /* as they are on disk… */
+    uint64_t raw_bytes;                /* …and the second before it was compressed; 0: it is not */
+    int64_t used_us; /* when it was made, or last a sandbox from it, give or take STORE_USE_US; 0: not known */
 };
+#define STORE_USE_US (INT64_C(3600) * 1000000) /* more often than this it is not written that one is used */
 struct snapshot_filter {
     struct str team_id;
     struct str sandbox_id; /* empty: any */
@@ -193,6 +200,17 @@ bool store_snapshot_get(struct store *store, struct str team_id, struct str id_o
  * to drop what they kept: see below.
  */
 bool store_snapshot_remove(struct store *store, struct str team_id, struct str id_or_name, struct err *err) must_use;
+/* A sandbox was made from it. */
+bool store_snapshot_use(struct store *store, struct str kept_id, int64_t now_us, struct err *err) must_use;
+/*
+ * Those of this node that nobody has used since then. One that a sandbox is based on, running or paused, is used now; so is
+ * one of which it is not known.
+ */
+bool store_snapshot_unused(struct store *store, int64_t before_us, int64_t now_us, struct arena *arena,
+                           struct snapshot_row **out, size_t *out_count, struct err *err) must_use;
+/* Removes this build of it, with an event, if it is still so. *out_expired says whether. Durable. */
+bool store_snapshot_expire(struct store *store, struct str kept_id, int64_t before_us, const struct event_row *event,
+                           bool *out_expired, struct err *err) must_use;
 /* What this node's removed and replaced builds have kept on disk: the driver drops each, then _forget() it. */
 bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
                             struct err *err) must_use;
@@ -463,7 +481,8 @@ enum event_type {
     EVENT_RESUMED,
     EVENT_CHECKPOINTED,
     EVENT_KILLED,
-    EVENT_REFUSED, /* connections out of the sandbox */
+    EVENT_REFUSED,          /* connections out of the sandbox */
+    EVENT_SNAPSHOT_DELETED, /* one that was made of it, because nobody has used it for long */
     EVENT_TYPE_COUNT,
 };
 extern const struct str event_type_name[EVENT_TYPE_COUNT]; /* "sandbox.lifecycle.created" */

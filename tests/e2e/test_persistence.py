@@ -107,15 +107,21 @@ def place_of(server, sandbox_id):
 
 
 def guestds(sandbox_id):
-    """The processes on the host that are pid 1 of that sandbox. More than one would be two of it."""
+    """The processes on the host that are pid 1 of that sandbox. More than one would be two of it.
+
+    Not the dead: what a restore had made when it was cut short has the host's init as its parent, which takes note of its
+    end when it likes. On some machines that is seconds later.
+    """
     found = []
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):  # it has just ended
-            if sandbox_id not in status.with_name("cgroup").read_text():
+            places = [line for line in status.with_name("cgroup").read_text().splitlines() if sandbox_id in line]
+            if all(place.endswith(" (deleted)") for place in places):
                 continue
-            ids = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:")).split()
-            if len(ids) > 2 and ids[-1] == "1":
-                found.append(int(ids[1]))
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            ids = lines["NSpid"].split()
+            if len(ids) > 1 and ids[-1] == "1" and lines["State"].split()[0] not in "ZX":
+                found.append(int(ids[0]))
     return found
 
 
@@ -315,8 +321,10 @@ def test_a_damaged_image_is_refused_and_the_files_still_start(mine):
         DAMAGES[name](place_of(mine, box.sandbox_id) / "image")
     for name, box in boxes.items():
         for _ in range(2):  # it is as paused as before
+            mark = mine.log_path.stat().st_size
             answer = connect(mine, box.sandbox_id)
             assert answer.status == 409 and "on_resume='reboot'" in answer.json["message"], (name, answer)
+            assert mine.log_path.read_text()[mark:].count("did not come back") <= 1, name  # it was tried once
             assert state_of(mine, box.sandbox_id) == "paused" and not guestds(box.sandbox_id), name
         answer = connect(mine, box.sandbox_id, memory=False)
         assert answer.status == 201, (name, answer)
@@ -583,9 +591,9 @@ class Rounds:
         self.sandbox_id = self.box.sandbox_id
         self.pid = start_sleeper(self.box)
 
-    def act(self):
+    def act(self, what=None):
         """What is asked for, and what the API says to it; None: it did not come to say anything."""
-        what = self.random.choice(["pause", "pause", "connect", "connect", "snapshot", "fork"])
+        what = what or self.random.choice(["pause", "pause", "connect", "connect", "snapshot", "fork"])
         with contextlib.suppress(OSError, http.client.HTTPException):
             if what == "pause":
                 answer = pause(self.server, self.sandbox_id)
@@ -598,9 +606,9 @@ class Rounds:
             return what, answer
         return what, None
 
-    def kill(self):
-        victim = self.random.choice(["keeper", "front", "egress", "all"])
-        time.sleep(self.random.random() * 0.15)
+    def kill(self, victims=("keeper", "front", "egress", "all"), within_s=0.15):
+        victim = self.random.choice(victims)
+        time.sleep(self.random.random() * within_s)
         if victim == "all":
             kill_everything(self.server)
         else:
@@ -621,7 +629,7 @@ class Rounds:
         assert state in ("running", "paused"), (story, state, server.log_tail())
         answer = connect_patiently(server, self.sandbox_id)
         assert answer.status in (200, 201), (story, answer, server.log_tail())
-        assert len(guestds(self.sandbox_id)) == 1, story
+        assert len(guestds(self.sandbox_id)) == 1, (story, server.log_tail())
         assert lives(use(server, self.sandbox_id), self.pid), (story, server.log_tail())
         for copy in copies:  # of forks of which nobody heard: they are whole, too
             assert len(guestds(copy)) == 1 and lives(use(server, copy), self.pid), (story, copy)
@@ -639,23 +647,29 @@ def connect_patiently(server, sandbox_id):
         time.sleep(0.1)
 
 
-ROUNDS = 16
+# A few, for as long as all tests can wait; CLOISTER_KILL_ROUNDS=N are N of them, however long they take.
+ROUNDS, ROUNDS_S = 16, 45
+KILL_ROUNDS = int(os.environ.get("CLOISTER_KILL_ROUNDS", 0))
 
 
-@pytest.mark.skipif("CLOISTER_KILL_ROUNDS" not in os.environ, reason="once, of many rounds, a sandbox had two processes 1 after "
-                    "a kill of keeper during a resume, and why is not known yet: CLOISTER_KILL_ROUNDS=1 runs it")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(180 + 15 * KILL_ROUNDS)
 def test_whoever_dies_and_whenever_it_is_running_or_paused_and_whole(mine):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rounds = Rounds(mine, seed)
-    for i in range(ROUNDS):
-        if i % 4 == 3:  # from the disk: pausing and coming back take other ways then
-            assert pause(mine, rounds.sandbox_id).status == 204
-            wait_until_on_disk(mine, rounds.sandbox_id)
+    end = time.monotonic() + ROUNDS_S
+    for i in range(KILL_ROUNDS or ROUNDS):
+        if not KILL_ROUNDS and time.monotonic() > end:
+            break
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            killing = pool.submit(rounds.kill)
-            story = [rounds.act() for _ in range(2)]
+            if i % 4 == 3:  # from the disk: coming back takes another way then, and longer
+                assert pause(mine, rounds.sandbox_id).status == 204
+                wait_until_on_disk(mine, rounds.sandbox_id)
+                killing = pool.submit(rounds.kill, ("keeper", "all"), 0.3)
+                story = [rounds.act("connect")]
+            else:
+                killing = pool.submit(rounds.kill)
+                story = [rounds.act() for _ in range(2)]
             story.append(killing.result())
         rounds.check((seed, i, story))
     for one in mine.api("GET", "/snapshots").json:

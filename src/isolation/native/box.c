@@ -36,7 +36,8 @@ enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
     CLEAR_RETRY_MS = 10,
     SLOW_MS = 1000,
-    CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
+    CLEAR_TRIES = 500,    /* then the slot is lost until keeper starts again, and the log says so… */
+    CLEAR_SLOW_MS = 1000, /* …unless its files are kept: then there is a try each second until all is gone */
 };
 
 /* A request to stop a box, until it is answered. */
@@ -145,12 +146,30 @@ bool box_is_busy(const struct box *box, struct err *err)
 
 /* ---- the end of a sandbox ---- */
 
+/*
+ * A start that was cut short may have left somebody who could still put something into its cgroup. ENOENT: its directory
+ * has gone already, and who makes something of it has gone before.
+ */
+static bool claim(const struct box *box, int *out_fd, struct err *err)
+{
+    auto_close int fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == ENOENT || err_sys(err, "open sandboxes/%s", box->id);
+    return state_claim(fd, out_fd, err);
+}
+
 /* Removes cgroups and, unless it is kept, the directory. False: something is still in use, try again. */
 static bool clear_remains(struct box *box, struct err *err)
 {
     struct native *native = box->native;
     const char *id = box->id;
+    auto_close int claim_fd = -1;
 
+    if (!claim(box, &claim_fd, err)) {
+        (void)cgroup_kill(native->cgroups, id);
+        return false;
+    }
     if (box->keep != HELD_RUNNING)
         return park_clear(box, err);
     seal_take_files(box);
@@ -178,8 +197,15 @@ void box_clear(struct box *box)
             timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
             return;
         }
-        log_error("native: sandbox %s: cannot remove its files or cgroup; next attempt at server restart: %s", box->id,
-                  err_text(&err));
+        /* What is kept can be started again, so nothing of it may be left. */
+        bool goes_on = box->keep != HELD_RUNNING;
+        if (!goes_on || box->tries == CLEAR_TRIES)
+            log_error("native: sandbox %s: cannot remove its files or cgroup; next attempt %s: %s", box->id,
+                      goes_on ? "in a second, and each second" : "at server restart", err_text(&err));
+        if (goes_on) {
+            timer_set(&box->retry, native->loop, CLEAR_SLOW_MS, clear_again);
+            return;
+        }
     } else if (box->slot < BOX_SLOTS) {
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }

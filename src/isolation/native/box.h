@@ -21,6 +21,7 @@
 #include "io/loop.h"
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
+#include "isolation/native/compress.h"
 #include "isolation/native/freeze.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/kernel_memory.h"
@@ -78,6 +79,7 @@ struct box {
 
 struct native {
     struct memory memory;
+    struct compress compress;
     bool is_stopping;
     struct driver driver;
     struct loop *loop;

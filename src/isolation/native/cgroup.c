@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -27,6 +28,7 @@
 enum {
     PROC_FILE_BYTES = 1 << 20, /* mountinfo of a busy host; ours has 40 lines */
     RECORD_BYTES = 64 * 1024,
+    SWITCH_TRIES = 50, /* a millisecond each */
 };
 
 const char *const cgroup_control_name[CGROUP_CONTROL_COUNT] = {
@@ -461,11 +463,6 @@ static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struc
         return err_sys(err, "make cgroup %s", id);
     if (!has_leaves(tree))
         return true;
-    if (cgroups->report.layout == CGROUP_V2) {
-        (void)snprintf(path, sizeof path, "%s/cgroup.subtree_control", id);
-        if (!fd_write_file(cgroups->fds[tree], path, ENABLE_ALL, err))
-            return false;
-    }
     for (size_t i = 0; i < COUNT_OF(leaves); i++) {
         (void)snprintf(path, sizeof path, "%s/%s", id, leaves[i]);
         if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
@@ -492,18 +489,58 @@ static bool set_limits(struct cgroups *cgroups, const char *id, const char *leaf
     return true;
 }
 
-bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+static bool set_all_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    return set_limits(cgroups, id, "user", limits, err) &&
+           set_limits(cgroups, id, "guestd", &cgroup_guestd_limits, err);
+}
+
+bool cgroup_lay_out(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
 {
     bool fine = true;
 
     for (int tree = 0; fine && tree < trees(cgroups); tree++)
         fine = make_leaves(cgroups, tree, id, err);
-    if (fine && set_limits(cgroups, id, "user", limits, err) &&
-        set_limits(cgroups, id, "guestd", &cgroup_guestd_limits, err))
+    if (fine && (cgroups->report.layout == CGROUP_V2 || set_all_limits(cgroups, id, limits, err)))
         return true;
     struct err ignored; /* nothing has ever run in there, so nothing can keep it */
     (void)!cgroup_remove(cgroups, id, &ignored);
     return err_wrap(err, "limit sandbox %s", id);
+}
+
+/* A process that was in <id> and has been waited for may count there for a moment longer. */
+static bool switch_on(struct cgroups *cgroups, const char *id, struct err *err)
+{
+    const struct timespec moment = { .tv_nsec = 1000000 };
+    char path[LIMIT_ID_BYTES + 32];
+
+    (void)snprintf(path, sizeof path, "%s/cgroup.subtree_control", id);
+    for (int i = 0; !fd_write_file(cgroups->fds[0], path, ENABLE_ALL, err); i++) {
+        if (err->sys != EBUSY || i == SWITCH_TRIES)
+            return false;
+        (void)nanosleep(&moment, NULL);
+    }
+    return true;
+}
+
+bool cgroup_switch_on(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    if (cgroups->report.layout != CGROUP_V2)
+        return true;
+    return (switch_on(cgroups, id, err) && set_all_limits(cgroups, id, limits, err)) ||
+           err_wrap(err, "limit sandbox %s", id);
+}
+
+bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    struct err ignored;
+
+    if (!cgroup_lay_out(cgroups, id, limits, err))
+        return false;
+    if (cgroup_switch_on(cgroups, id, limits, err))
+        return true;
+    (void)!cgroup_remove(cgroups, id, &ignored); /* as above */
+    return false;
 }
 
 /* NULL: above the leaves. */
@@ -515,24 +552,31 @@ static void procs_of(char *room, size_t room_size, int tree, const char *id, con
         (void)snprintf(room, room_size, "%s/cgroup.procs", id);
 }
 
+/* In one tree, the last: that of the freezer, or the only one. */
+static bool is_born_inside(const struct cgroups *cgroups)
+{
+    return cgroups->report.freezer == CGROUP_FREEZER_BESIDE || cgroups->report.layout == CGROUP_V2;
+}
+
 bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err)
 {
     *out_fd = -1;
-    if (cgroups->report.freezer != CGROUP_FREEZER_BESIDE)
+    if (!is_born_inside(cgroups))
         return true;
-    *out_fd = openat(cgroups->fds[CGROUP_FREEZER], id, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int tree = cgroups->report.layout == CGROUP_V2 ? 0 : CGROUP_FREEZER;
+    *out_fd = openat(cgroups->fds[tree], id, O_PATH | O_DIRECTORY | O_CLOEXEC);
     return *out_fd >= 0 || err_sys(err, "open cgroup %s", id);
 }
 
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 32], number[16];
-    bool born = cgroups->report.freezer == CGROUP_FREEZER_BESIDE; /* cgroup_open_birth() */
+    int born = is_born_inside(cgroups); /* cgroup_open_birth() */
 
     (void)snprintf(number, sizeof number, "%d", pid);
     /* Write all trees without a pause: on v1 only the first write waits for an RCU grace period. */
     for (int tree = 0; tree < trees(cgroups) - born; tree++) {
-        procs_of(path, sizeof path, tree, id, cgroups->report.layout == CGROUP_V2 ? "guestd" : NULL);
+        procs_of(path, sizeof path, tree, id, NULL);
         if (!fd_write_file(cgroups->fds[tree], path, str_from(number), err))
             return false;
     }
@@ -619,9 +663,9 @@ bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROU
 bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                         struct err *err)
 {
-    int above_leaves = cgroups->report.layout == CGROUP_V2 ? 0 : CGROUP_CONTROL_COUNT;
+    int with_leaves = cgroups->report.layout == CGROUP_V2 ? 1 : CGROUP_CONTROL_COUNT;
 
-    return open_leaf(cgroups, id, "guestd", above_leaves, out_fds, out_count, err);
+    return open_leaf(cgroups, id, "guestd", with_leaves, out_fds, out_count, err);
 }
 
 bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
@@ -869,7 +913,8 @@ bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgr
     struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
     char path[LIMIT_ID_BYTES + 64];
 
-    *out = (struct cgroup_reins){ .layout = cgroups->report.layout, .events_fd = -1 };
+    *out =
+        (struct cgroup_reins){ .layout = cgroups->report.layout, .events_fd = -1, .current_fd = -1, .reclaim_fd = -1 };
     size_t count = cgroup_knobs(out->layout, &cgroup_guestd_limits, knobs); /* only their names matter */
     for (size_t i = 0; i < count; i++) {
         (void)snprintf(path, sizeof path, "%s/user/%s", id, knobs[i].file);
@@ -881,8 +926,16 @@ bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgr
         }
         out->count = i + 1;
     }
-    (void)snprintf(path, sizeof path, "%s/user/%s", id, oom_file(cgroups));
-    out->events_fd = open_file(cgroups, CGROUP_MEMORY, path, O_RDONLY);
+    if (out->layout == CGROUP_V2) {
+        (void)snprintf(path, sizeof path, "%s/user/memory.reclaim", id);
+        out->reclaim_fd = open_file(cgroups, CGROUP_MEMORY, path, O_WRONLY); /* Linux 5.19 */
+        (void)snprintf(path, sizeof path, "%s/user/memory.current", id);
+        out->current_fd = open_file(cgroups, CGROUP_MEMORY, path, O_RDONLY);
+    }
+    if (out->layout != CGROUP_V2 || out->current_fd >= 0) {
+        (void)snprintf(path, sizeof path, "%s/user/%s", id, oom_file(cgroups));
+        out->events_fd = open_file(cgroups, CGROUP_MEMORY, path, O_RDONLY);
+    }
     if (out->events_fd >= 0)
         return true;
     (void)err_sys(err, "open %s", path);
@@ -896,12 +949,48 @@ void cgroup_close_reins(struct cgroup_reins *reins)
         fd_close(&reins->fds[i]);
     reins->count = 0;
     fd_close(&reins->events_fd);
+    fd_close(&reins->current_fd);
+    fd_close(&reins->reclaim_fd);
+}
+
+static bool read_current(const struct cgroup_reins *reins, uint64_t *out, struct err *err)
+{
+    char room[32];
+    ssize_t n = pread(reins->current_fd, room, sizeof room, 0);
+    struct str text = str_of(room, n < 0 ? 0 : (size_t)n), line;
+
+    if (n < 0)
+        return err_sys(err, "read memory.current");
+    return (str_cut(&text, '\n', &line) && str_to_u64(line, UINT64_MAX, out)) ||
+           err_set(err, ERR_INTERNAL, "memory.current is no number");
+}
+
+/*
+ * On v2 the kernel takes any limit, and kills processes until what is in use fits. So we look first, and have it take back
+ * what it can without that.
+ */
+static bool fit_in(const struct cgroup_reins *reins, uint64_t memory_bytes, struct err *err)
+{
+    uint64_t used;
+    char text[24];
+
+    if (!read_current(reins, &used, err))
+        return false;
+    if (used <= memory_bytes)
+        return true;
+    int len = snprintf(text, sizeof text, "%" PRIu64, used - memory_bytes);
+    (void)!pwrite(reins->reclaim_fd, text, (size_t)len, 0); /* it may be less, or there is no such file */
+    if (!read_current(reins, &used, err))
+        return false;
+    return used <= memory_bytes || err_sys_num(err, EBUSY, "take memory back");
 }
 
 bool cgroup_tighten(const struct cgroup_reins *reins, const struct cgroup_limits *limits, struct err *err)
 {
     struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
 
+    if (reins->layout == CGROUP_V2 && !fit_in(reins, limits->memory_bytes, err))
+        return false;
     (void)cgroup_knobs(reins->layout, limits, knobs);
     for (size_t i = 0; i < reins->count; i++) {
         ssize_t len = (ssize_t)strlen(knobs[i].value);
@@ -932,6 +1021,14 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
         }
     }
     return fine;
+}
+
+bool cgroup_is_there(const struct cgroups *cgroups, const char *id)
+{
+    for (int tree = 0; tree < cgroups->count; tree++)
+        if (faccessat(cgroups->fds[tree], id, F_OK, 0) == 0)
+            return true;
+    return false;
 }
 
 void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context)

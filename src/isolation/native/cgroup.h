@@ -109,20 +109,30 @@ void cgroups_close(struct cgroups *cgroups); /* directories stay */
 void cgroups_remove(struct cgroups *cgroups);
 const struct cgroup_report *cgroups_report(const struct cgroups *cgroups);
 
-/* Both leaves of one sandbox, limits set. On failure nothing is left. */
-bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err) must_use;
 /*
- * A directory for clone3's CLONE_INTO_CGROUP: its child is in the freezer's tree from its birth, which is cheaper than to be
- * moved there. *out_fd is -1 where that tree cannot do this; cgroup_hold() moves it then.
+ * Both leaves of one sandbox, limits set. On failure nothing is left.
+ *
+ * A sandbox's cgroup namespace has to begin at <id>, above both leaves: what is outside of it cannot be written to disk. A
+ * namespace begins where its maker is, and on v2 no process can be in <id> once its leaves have limits. So for a sandbox
+ * there are two halves, and its first process is in <id> in between. On v1 the first half does all.
+ */
+bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err) must_use;
+bool cgroup_lay_out(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+    must_use;
+/* When nothing is in <id> any more. On failure what is there stays. */
+bool cgroup_switch_on(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+    must_use;
+/*
+ * A directory for clone3's CLONE_INTO_CGROUP: its child is in <id> of the freezer's tree (on v2: of the one tree) from its
+ * birth, which is cheaper than to be moved there. *out_fd is -1 where that tree cannot do this; cgroup_hold() moves it then.
  */
 bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
 /*
- * Put a process (guestd to be) where its cgroup namespace is to begin: on v1 into <id>, above both leaves, because what is
- * in `user` must not be outside of that namespace, or it cannot be written to disk. On v2 only leaves have processes, so it
- * is the `guestd` leaf. From there it goes on by itself: cgroup_open_guestd().
+ * Put a process (guestd to be) into <id> where it was not born there, for its cgroup namespace. From there it goes on by
+ * itself: cgroup_open_guestd().
  */
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
-/* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). None on v2. */
+/* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). */
 bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                         struct err *err) must_use;
 /* Of <id> itself, above the leaves, and of the freezer's. None on v2. */
@@ -138,14 +148,15 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                       struct err *err) must_use;
 /*
- * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are. On v1
- * that takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by open, closed by close.
+ * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are. That
+ * takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by open, closed by close.
  */
 struct cgroup_reins {
     enum cgroup_layout layout;
     int fds[CGROUP_KNOBS_MAX]; /* by knob; -1: missing */
     size_t count;
-    int events_fd; /* of memory */
+    int events_fd;              /* of memory */
+    int current_fd, reclaim_fd; /* v2: what is in use, and to take it back; -1: none */
 };
 bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgroup_reins *out, struct err *err)
     must_use;
@@ -180,6 +191,8 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const ch
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/* Is any directory of it left, in any tree? */
+bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */
 void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context);
 

@@ -177,11 +177,24 @@ static bool take_file(struct look *look, int fd, const char *path, uint64_t moun
     return part.from == IMAGE_FROM_COUNT || image_add(look->image, &part, look->err);
 }
 
+/* Is there nothing to do about it? An interpreter maps hundreds of files, so with one call for each. */
+static bool is_settled(const struct look *look, const char *path)
+{
+    struct statx st;
+
+    return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_INO | STATX_MNT_ID, &st) == 0 && st.stx_mask & STATX_MNT_ID &&
+           (is_inside(look, st.stx_mnt_id) || !S_ISREG(st.stx_mode) ||
+            image_has_file(look->image, st.stx_mnt_id, st.stx_ino));
+}
+
 /* By a path of /proc that leads to the file itself. What has gone meanwhile cannot: everything stands still. */
 static bool look_at_path(struct look *look, const char *path)
 {
     char info[64];
     uint64_t mount_id;
+
+    if (is_settled(look, path))
+        return true;
     auto_close int fd = open(path, O_PATH | O_CLOEXEC);
 
     if (fd < 0)
@@ -279,19 +292,31 @@ static bool look_at_process(struct look *look, pid_t pid)
     return each_name(look, path, look_at_mapping);
 }
 
-/* guestd first: its descriptors have numbers that mean something. */
-static bool look_at_processes(struct look *look)
+static bool look_at_list(struct look *look, const char *path)
 {
-    FILE *list = fopen(CRIU_FREEZER "/cgroup.procs", "re");
+    FILE *list = fopen(path, "re");
     char line[32];
-    bool fine = list ? look_at_process(look, look->pid) : err_sys(look->err, "list the sandbox's processes");
+    bool fine = true;
 
+    if (!list)
+        return errno == ENOENT || err_sys(look->err, "list the sandbox's processes");
     while (fine && fgets(line, sizeof line, list)) {
         int pid = atoi(line);
         fine = pid <= 0 || pid == look->pid || look_at_process(look, pid);
     }
-    if (list)
-        (void)fclose(list);
+    (void)fclose(list);
+    return fine;
+}
+
+/* guestd first: its descriptors have numbers that mean something. On v2 the freezer's directory has the leaves in it. */
+static bool look_at_processes(struct look *look)
+{
+    static const char *const lists[] = { CRIU_FREEZER "/cgroup.procs", CRIU_FREEZER "/guestd/cgroup.procs",
+                                         CRIU_FREEZER "/user/cgroup.procs" };
+    bool fine = look_at_process(look, look->pid);
+
+    for (size_t i = 0; fine && i < COUNT_OF(lists); i++)
+        fine = look_at_list(look, lists[i]);
     return fine;
 }
 
@@ -407,6 +432,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     auto_image struct image image = { .origin = checkpoint->box->native->memory.origin,
                                       .layer_count = checkpoint->layer_count };
     const struct criu_room room = { .tools_fd = checkpoint->box->native->memory.tools_fd,
+                                    .known_fd = checkpoint->box->native->memory.known_fd,
                                     .image_fd = checkpoint->image_fd,
                                     .freezer_fd = checkpoint->freezer_fd,
                                     .root_fd = -1,
@@ -592,16 +618,18 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
     if (usage_read(native->cgroups, box->id, box->pid, &usage, err) && open_all(checkpoint, dir_fd, err) &&
         read_record(checkpoint, err)) {
         checkpoint->used_bytes = usage.memory_used_bytes;
-        const struct helper_job job = { .work = work,
-                                        .runs_criu = true,
-                                        .ended = ended,
-                                        .context = checkpoint,
-                                        .dirs = { { native->memory.tools_fd, HELPER_READ },
-                                                  { checkpoint->image_fd, HELPER_CHANGE },
-                                                  { checkpoint->freezer_fd, HELPER_CHANGE },
-                                                  { checkpoint->life_fd, HELPER_HOLD } },
-                                        .dir_count = 4,
-                                        .patience_ms = LIMIT_DUMP_MS };
+        struct helper_job job = { .work = work,
+                                  .runs_criu = true,
+                                  .ended = ended,
+                                  .context = checkpoint,
+                                  .dirs = { { native->memory.tools_fd, HELPER_READ },
+                                            { checkpoint->image_fd, HELPER_CHANGE },
+                                            { checkpoint->freezer_fd, HELPER_CHANGE },
+                                            { checkpoint->life_fd, HELPER_HOLD } },
+                                  .dir_count = 4,
+                                  .patience_ms = LIMIT_DUMP_MS };
+        if (native->memory.known_fd >= 0)
+            job.dirs[job.dir_count++] = (struct helper_dir){ native->memory.known_fd, HELPER_HOLD };
         checkpoint->helper = helper_start(native->helpers, &job, err);
     }
     if (checkpoint->helper) {

@@ -92,16 +92,21 @@ static bool wait_for_go(struct child *child, struct err *err)
     return true;
 }
 
-/*
- * From <id>, where keeper has put us, into the leaf. The namespace begins above the leaf. Soon after keeper's move, while
- * the kernel needs no further RCU grace period for it.
- */
+/* From <id> into the leaf. On v1 soon after keeper's move, while the kernel needs no further RCU grace period for it. */
 static bool enter_leaf(const struct child_setup *setup, struct err *err)
 {
     for (size_t i = 0; i < setup->guestd_cgroup_count; i++)
         if (write(setup->guestd_cgroup_fds[i], "0", 1) != 1)
             return err_sys(err, "enter guestd's cgroup");
     return true;
+}
+
+/* The new namespace takes the place we are in for its root. */
+static bool enter_cgroup(const struct child_setup *setup, struct err *err)
+{
+    if (unshare(CLONE_NEWCGROUP) < 0)
+        return err_sys(err, "make a cgroup namespace");
+    return enter_leaf(setup, err);
 }
 
 static bool become_root(const struct child_setup *setup, struct err *err)
@@ -113,10 +118,7 @@ static bool become_root(const struct child_setup *setup, struct err *err)
         return err_sys(err, "stay unreadable");
     if (!shed_origins(err))
         return false;
-    /* Only now are we in our cgroup, and the new namespace takes the place we are in for its root. */
-    if (unshare(CLONE_NEWCGROUP) < 0)
-        return err_sys(err, "make a cgroup namespace");
-    return enter_leaf(setup, err);
+    return setup->is_born_in_cgroup || enter_cgroup(setup, err); /* only now are we there */
 }
 
 /* ---- the tree ---- */
@@ -360,9 +362,10 @@ static bool run(struct child *child, struct err *err)
  * native_child() - our first code inside a new sandbox, on its way to guestd.
  *   user ns   its own, ids mapped once keeper says go   mount ns  its own, still showing the host's tree
  *   pid ns    its own, we are pid 1                     network   its own, empty
- *   ipc, uts  its own                                   cgroup    keeper's until become_root()
+ *   ipc, uts  its own                                   cgroup    keeper's until become_root(); v2: its own
  *   memory    a copy of keeper's, gone at exec
  *   must, in this order:
+ *     go to the leaf of the cgroup (v2)        keeper sets its limits once we say that the network is there
  *     set the network up                       keeper makes guestlink over it before it says go
  *     pivot                                    guestd must not see the host's tree
  *     close all descriptors but guestd's       they lead out of the new root; the pivot needs one of them
@@ -378,7 +381,7 @@ no_return void native_child(const struct child_setup *setup)
 
     /* Our copy of keeper's end would keep the socket open, and we would wait for a dead keeper for ever. */
     (void)close(setup->keeper_fd);
-    if (!make_network(&child, &err)) {
+    if ((setup->is_born_in_cgroup && !enter_cgroup(setup, &err)) || !make_network(&child, &err)) {
         tell_keeper(&child, CHILD_FAILED, &err);
         (void)!read(child.control_fd, &byte, 1); /* until keeper has read why: it works on our namespaces meanwhile */
         _exit(1);

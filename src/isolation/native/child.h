@@ -36,6 +36,7 @@ struct child_setup {
     int guestd_fd;
     int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by */
     size_t guestd_cgroup_count;
+    bool is_born_in_cgroup;            /* above that leaf, in all trees */
     int cgroup_fds[CGROUP_TREE_COUNT]; /* guestd's */
     size_t cgroup_count;
     const struct network_rules *rules; /* NULL: it has no network */

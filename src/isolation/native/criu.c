@@ -3,8 +3,12 @@
  * leaves it: a mount namespace of its own, the tools as its root, the rest attached in there, pivot_root. Not chroot: the
  * kernel refuses to make a user namespace from inside one.
  *
- * CRIU calls a script at each step of a restore. Ours is three lines of sh: it writes the step into one pipe and waits for
- * an answer in the other, and the helper does what there is to do in between.
+ * CRIU calls a script at each step of a restore. Ours is a program (criu_tool.c): it writes the step into one pipe and waits
+ * for an answer in the other, and the helper does what there is to do in between. The same program is CRIU's tar.
+ *
+ * When CRIU starts it tries what the kernel can, which takes as long as a restore, and leaves what it has found in its /run.
+ * That is ours and new each time, so the file that the test at keeper's start has left is put there again (known_fd). It is
+ * of this boot and of these very tools, because both are as old as keeper; CRIU looks besides whether its own build made it.
  */
 #include "isolation/native/criu.h"
 
@@ -43,6 +47,7 @@ enum {
     ARGS_BYTES = 4 << 20,
     LOG_BYTES = 1 << 20, /* errors and warnings only; a longer one is cut */
     SCRIPT_BYTES = 128,
+    KNOWN_BYTES = 64 * 1024, /* 1 KiB in CRIU 4.2 */
     LOOK_MS = 20,
 };
 
@@ -88,16 +93,44 @@ static bool write_program(const char *path, const void *bytes, size_t size, stru
     return true;
 }
 
-static const char script[] = "#!/bin/sh\n"
-                             "echo \"$CRTOOLS_SCRIPT_ACTION ${CRTOOLS_INIT_PID:-0}\" >/tmp/ask\n"
-                             "read answer </tmp/answer && [ \"$answer\" = fine ]\n";
+#define KNOWN "/run/criu.kdat"
+#define SCRIPT "/tmp/script"
+
+static bool copy_known(int from_fd, int to_fd)
+{
+    auto_free char *bytes = mem_new(KNOWN_BYTES);
+    ssize_t len = pread(from_fd, bytes, KNOWN_BYTES, 0);
+
+    return len > 0 && len < KNOWN_BYTES && write(to_fd, bytes, (size_t)len) == len;
+}
+
+bool criu_keep_known(int known_fd)
+{
+    auto_close int fd = open(KNOWN, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+    return fd >= 0 && copy_known(fd, known_fd);
+}
+
+/* Without it CRIU is slower, and no worse. Half of it CRIU takes for none. */
+static void tell_known(int known_fd)
+{
+    if (known_fd < 0)
+        return;
+    auto_close int fd = open(KNOWN, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0)
+        (void)!copy_known(known_fd, fd);
+}
 
 bool criu_enter(const struct criu_room *room, struct err *err)
 {
     auto_close int tools =
         tree_clone(room->tools_fd, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, err);
+    struct mount_attr alone = { .propagation = MS_PRIVATE };
     if (tools < 0)
         return false;
+    /* What is shared, as systemd makes all mounts, cannot become a root. Those that keeper sees are not; doctor's are. */
+    if (mount_setattr(tools, "", AT_EMPTY_PATH, &alone, sizeof alone) < 0)
+        return err_sys(err, "have CRIU's files to ourselves");
     uint64_t tame = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     auto_close int image = room->image_fd < 0 ? -1 : tree_clone(room->image_fd, "", tame, err);
     if (room->image_fd >= 0 && image < 0)
@@ -116,7 +149,9 @@ bool criu_enter(const struct criu_room *room, struct err *err)
     if (!attach_if(tools, freezer, "run/freezer", err) || !attach_if(tools, room->root_fd, "box", err) ||
         !attach_if(tools, room->devices_fd, "run/dev", err) || !tree_pivot(tools, err))
         return false;
-    return write_program("/tmp/script", script, sizeof script - 1, err) &&
+    tell_known(room->known_fd);
+    return write_program(SCRIPT, criu_criu_tool, criu_criu_tool_size, err) &&
+           (link(SCRIPT, "/tmp/tar") == 0 || err_sys(err, "make /tmp/tar")) &&
            write_program("/tmp/shim.so", criu_criu_shim_so, criu_criu_shim_so_size, err) &&
            ((mkfifo("/tmp/ask", 0600) == 0 && mkfifo("/tmp/answer", 0600) == 0) || err_sys(err, "make pipes"));
 }
@@ -205,14 +240,16 @@ static void open_namespaces(int pid, char *room, size_t room_size)
     }
 }
 
-static no_return void become_criu(const struct criu_run *run, char **argv)
+static no_return void become_criu(pid_t helper, const struct criu_run *run, char **argv)
 {
     char owner[48], namespaces[128];
-    char *environment[5] = { (char *)"PATH=/usr/sbin:/usr/bin" };
+    char *environment[5] = { (char *)"PATH=/tmp:/usr/sbin:/usr/bin" };
     struct err err;
     int null_fd = open("/dev/null", O_RDWR);
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* If the helper died before it was set, we have another parent. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != helper)
+        _exit(1);
     (void)signal(SIGPIPE, SIG_DFL);
     if (run->dumps) {
         const struct rlimit largest = { LIMIT_IMAGE_FILE_BYTES, LIMIT_IMAGE_FILE_BYTES };
@@ -313,7 +350,7 @@ bool criu_run(const struct criu_run *run, struct err *err)
         return err_sys(err, "open pipes");
     if (run->act) {
         criu_arg(args, "--action-script");
-        criu_arg(args, "/tmp/script");
+        criu_arg(args, SCRIPT);
     }
     if (args->text.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox has more open files than can be written to disk");
@@ -321,9 +358,9 @@ bool criu_run(const struct criu_run *run, struct err *err)
     for (size_t i = 0; i < args->count; i++)
         argv[i] = args->text.data + args->at[i];
     argv[args->count] = NULL;
-    pid_t pid = fork();
+    pid_t helper = getpid(), pid = fork();
     if (pid == 0)
-        become_criu(run, argv);
+        become_criu(helper, run, argv);
     auto_close int pidfd = pid < 0 ? -1 : pidfd_open(pid, 0);
     if (pidfd < 0)
         return err_sys(err, "start CRIU");

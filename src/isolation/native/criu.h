@@ -30,6 +30,7 @@
 /* What CRIU sees, as descriptors of keeper's. -1: not needed. */
 struct criu_room {
     int tools_fd;
+    int known_fd;   /* what CRIU found out about this kernel when it was tested; -1: it finds out again */
     int image_fd;   /* a directory, at /image; -1: a tmpfs */
     int freezer_fd; /* the sandbox's directory in the freezer's tree, at /run/freezer */
     int root_fd;    /* of a restore: the sandbox's root, a detached mount, at /box… */
@@ -43,6 +44,8 @@ struct criu_room {
 
 /* In the helper: from here on it has a mount namespace and a network of its own, and sees nothing else. */
 bool criu_enter(const struct criu_room *room, struct err *err) must_use;
+/* After a run of CRIU in there: writes what it knows by now to known_fd, an empty file, for later rooms. */
+bool criu_keep_known(int known_fd) must_use;
 
 enum { CRIU_ARGS = 1024 + 16384 }; /* some of its own; two for each file from outside, LIMIT_IMAGE_FILES of them */
 struct criu_args {
@@ -74,5 +77,7 @@ int criu_open_tools(const char *path, struct err *err) must_use;
 
 extern const unsigned char criu_criu_shim_so[];
 extern const unsigned long criu_criu_shim_so_size;
+extern const unsigned char criu_criu_tool[];
+extern const unsigned long criu_criu_tool_size;
 
 #endif

@@ -133,12 +133,12 @@ static bool look(const struct stat *want, struct err *err)
            err_set(err, ERR_UNAVAILABLE, "CRIU brings processes back, but not the files that they had open");
 }
 
-static bool dump_and_restore(int tools_fd, int outside_fd, struct err *err)
+static bool dump_and_restore(int tools_fd, int outside_fd, int known_fd, struct err *err)
 {
     static const char *const dump[] = { "dump" };
     static const char *const restore[] = { "restore", "--restore-detached", "--pidfile", "/run/pid" };
     const struct criu_room room = {
-        .tools_fd = tools_fd, .image_fd = -1, .freezer_fd = -1, .root_fd = -1, .devices_fd = -1
+        .tools_fd = tools_fd, .known_fd = -1, .image_fd = -1, .freezer_fd = -1, .root_fd = -1, .devices_fd = -1
     };
     char name[64], inherit[96];
     struct stat st;
@@ -156,10 +156,12 @@ static bool dump_and_restore(int tools_fd, int outside_fd, struct err *err)
         return false;
     if (!run(restore, COUNT_OF(restore), "--inherit-fd", inherit, 0, 0, err))
         return err_wrap(err, "restore");
+    if (known_fd >= 0 && !criu_keep_known(known_fd))
+        (void)!ftruncate(known_fd, 0); /* CRIU finds it out again each time */
     return look(&st, err);
 }
 
-bool criu_test(int tools_fd, int outside_fd, struct err *err)
+bool criu_test(int tools_fd, int outside_fd, int known_fd, struct err *err)
 {
     struct err why = { 0 };
     int pipe_fds[2];
@@ -170,7 +172,7 @@ bool criu_test(int tools_fd, int outside_fd, struct err *err)
     pid_t pid = fork();
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (dump_and_restore(tools_fd, outside_fd, &why))
+        if (dump_and_restore(tools_fd, outside_fd, known_fd, &why))
             why.kind = ERR_NONE;
         _exit(write(pipe_fds[1], &why, sizeof why) == sizeof why ? 0 : 1);
     }

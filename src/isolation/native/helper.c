@@ -187,13 +187,16 @@ static void say(const struct helper_voice *voice, const struct buf *out)
     (void)!send(voice->fd, out->data, out->len, MSG_NOSIGNAL); /* if keeper is gone, so are we */
 }
 
-static no_return void be_helper(int voice_fd, const struct helper_job *job, const struct confine_filter *filter)
+static no_return void be_helper(pid_t keeper, int voice_fd, const struct helper_job *job,
+                                const struct confine_filter *filter)
 {
     struct helper_voice voice = { .fd = voice_fd };
     auto_buf struct buf out = buf_make(NULL, SAY_BYTES);
     struct err err;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* If keeper died before it was set, we have another parent. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)
+        _exit(1);
     bool fine = run(&voice, job, filter, &err);
     pack_u8(&out, fine ? SAY_DONE : SAY_FAILED);
     if (!fine)
@@ -370,6 +373,7 @@ struct helper *helper_start(struct helpers *helpers, const struct helper_job *jo
 {
     struct helper *helper = NEW(struct helper);
     int pair[2] = { -1, -1 };
+    pid_t keeper = getpid();
 
     *helper = (struct helper){ .helpers = helpers, .job = *job, .pidfd = -1, .fd = -1 };
     struct clone_args args = { .flags = CLONE_PIDFD,
@@ -379,7 +383,7 @@ struct helper *helper_start(struct helpers *helpers, const struct helper_job *jo
                     ? -1
                     : (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        be_helper(pair[1], job, &helpers->filter);
+        be_helper(keeper, pair[1], job, &helpers->filter);
     helper->fd = pair[0];
     if (pid < 0) {
         (void)err_sys(err, "start a process that writes to disk");

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -126,8 +127,6 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
 {
     struct memory *memory = &native->memory;
 
-    if (cgroups_report(native->cgroups)->layout == CGROUP_V2)
-        return err_set(err, ERR_UNAVAILABLE, "memory is not written to disk on machines with cgroup v2 alone");
     if (cgroups_report(native->cgroups)->freezer == CGROUP_FREEZER_NONE)
         return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer");
     auto_close int fd = criu_open_tools(tools, err);
@@ -158,7 +157,7 @@ static bool test_work(struct helper_voice *voice, void *context, struct err *err
     const struct native *native = context;
 
     (void)voice;
-    return criu_test(native->memory.tools_fd, native->enter_fd, err);
+    return criu_test(native->memory.tools_fd, native->enter_fd, native->memory.learning_fd, err);
 }
 
 static bool start_test(struct native *native, struct err *err);
@@ -170,6 +169,19 @@ static void test_again(struct timer *timer)
 
     if (!start_test(native, &err))
         log_warn("native: no further test of CRIU: %s", err_text(&err));
+}
+
+/* Helpers after this one deal with what guests have made: they can only read it. */
+static void keep_known(struct memory *memory)
+{
+    auto_close int fd = take_fd(&memory->learning_fd);
+    struct stat st;
+
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
+        fd_close(&memory->known_fd);
+        memory->known_fd = take_fd(&fd);
+    }
 }
 
 static void test_ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
@@ -184,8 +196,10 @@ static void test_ended(void *context, const uint64_t figures[HELPER_FIGURES], co
         if (memory->has_failed)
             log_info("native: CRIU works now: the memory of paused sandboxes is written to disk");
         memory->has_failed = false;
+        keep_known(memory);
         return;
     }
+    fd_close(&memory->learning_fd);
     (void)err_set(&why, ERR_UNAVAILABLE, "CRIU does not work on this machine");
     (void)err_wrap(&why, "%s", err_text(err));
     if (!memory->has_failed)
@@ -202,15 +216,19 @@ static void test_ended(void *context, const uint64_t figures[HELPER_FIGURES], co
 static bool start_test(struct native *native, struct err *err)
 {
     struct memory *memory = &native->memory;
-    const struct helper_job job = { .work = test_work,
-                                    .runs_criu = true,
-                                    .ended = test_ended,
-                                    .context = native,
-                                    .dirs = { { memory->tools_fd, HELPER_HOLD }, { native->enter_fd, HELPER_HOLD } },
-                                    .dir_count = 2,
-                                    .patience_ms = TEST_MS };
+    struct helper_job job = { .work = test_work,
+                              .runs_criu = true,
+                              .ended = test_ended,
+                              .context = native,
+                              .dirs = { { memory->tools_fd, HELPER_HOLD }, { native->enter_fd, HELPER_HOLD } },
+                              .dir_count = 2,
+                              .patience_ms = TEST_MS };
 
     memory->tests++;
+    fd_close(&memory->learning_fd);
+    memory->learning_fd = memfd_create("criu.kdat", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* -1: it works without */
+    if (memory->learning_fd >= 0)
+        job.dirs[job.dir_count++] = (struct helper_dir){ memory->learning_fd, HELPER_HOLD };
     memory->test = helper_start(native->helpers, &job, err);
     return memory->test != NULL;
 }
@@ -219,7 +237,7 @@ void memory_open(struct native *native, const char *tools)
 {
     struct err err;
 
-    native->memory.tools_fd = -1;
+    native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = -1;
     if (!tools)
         (void)err_set(&native->memory.why, ERR_UNAVAILABLE,
                       "this server does not write the memory of sandboxes to disk");
@@ -231,6 +249,8 @@ void memory_close(struct native *native)
 {
     timer_clear(&native->memory.again);
     fd_close(&native->memory.tools_fd);
+    fd_close(&native->memory.known_fd);
+    fd_close(&native->memory.learning_fd);
 }
 
 bool memory_works(const struct native *native, struct err *err)

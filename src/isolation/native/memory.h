@@ -1,7 +1,7 @@
 /*
  * memory.h - can this machine write the memory of sandboxes to disk? And PAUSE_PARK with memory.
  *
- * It can where CRIU is there (criu.h), where cgroups are not v2 alone, and where a test at keeper's start has worked.
+ * It can where CRIU is there (criu.h), and where a test at keeper's start has worked.
  *
  * Threads    Keeper's one. Nothing here waits.
  */
@@ -21,10 +21,12 @@ struct native;
 
 struct memory {
     int tools_fd;   /* CRIU's root; -1: it cannot… */
+    int known_fd;   /* for criu.h: a sealed memfd, once a test has worked; -1: none */
     struct err why; /* …because of this: ERR_UNAVAILABLE, without sys */
     struct image_origin origin;
     struct helper *test; /* under way, or NULL */
     unsigned tests;      /* that were begun */
+    int learning_fd;     /* of the test under way: becomes known_fd */
     bool has_failed;     /* the last one that ended */
     struct timer again;
 };

@@ -368,8 +368,11 @@ static bool overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
     if (!mounts->old_overlay) {
         if (overlay_detached(&layers, ids, out_fd, err))
             return true;
-        /* EINVAL: lowerdir+ or descriptors or detached layers are unknown here. The layers are still detached. */
-        if (err->sys != EINVAL)
+        /*
+         * EINVAL: lowerdir+ or detached layers are unknown here. EOPNOTSUPP: before 6.5, descriptors. The layers are still
+         * detached.
+         */
+        if (err->sys != EINVAL && err->sys != EOPNOTSUPP)
             return false;
     }
     bool fine = overlay_attached(mounts, &layers, ids, out_fd, err);

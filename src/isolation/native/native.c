@@ -223,6 +223,7 @@ static void native_free(struct driver *driver)
     kernel_memory_close(native);
     reclaim_close(native);
     snapshots_close(native);
+    compress_close(native);
     helpers_free(native->helpers);
     memory_close(native);
     zygotes_free(native->zygotes);
@@ -259,6 +260,7 @@ static const struct driver_ops native_ops = {
     .park = native_park,
     .snapshot = native_snapshot,
     .seal = native_seal,
+    .copy = native_copy,
     .drop = native_drop,
     .list_snapshots = native_list_snapshots,
     .divert = native_divert,
@@ -493,8 +495,9 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
-    native->memory.tools_fd = native->enter_fd = -1;
+    native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
+    compress_open(native, config->compress_after_ms);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {
         (void)err_set(err, ERR_INVALID, "user ids for sandboxes cannot start at %" PRIu32, native->uid_base);

@@ -63,6 +63,10 @@ enum native_step {
     NATIVE_AT_RESTORE_PROCESS, /* of a start from an image, see restore.c */
     NATIVE_AT_RESTORE_SOCKET,
     NATIVE_AT_RESTORE_LINK,
+    NATIVE_AT_COMPRESS_BEGIN, /* of an image that is compressed, see compress.c */
+    NATIVE_AT_COMPRESS_NAME,
+    NATIVE_AT_COMPRESS_SYNC,
+    NATIVE_AT_COMPRESS_END,
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */
@@ -76,10 +80,11 @@ enum { NATIVE_DYING = 64 };
 enum { NATIVE_UIDS = 65536 };
 
 struct native_config {
-    int data_fd;       /* the data directory, opened after native_enter_mount_namespace(); borrowed */
-    int guestd_fd;     /* the guestd program, static, open for reading; read whole by native_driver_new() */
-    const char *criu;  /* where CRIU is (criu.h), borrowed; NULL: the memory of sandboxes is not written to disk */
-    uint32_t uid_base; /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
+    int data_fd;      /* the data directory, opened after native_enter_mount_namespace(); borrowed */
+    int guestd_fd;    /* the guestd program, static, open for reading; read whole by native_driver_new() */
+    const char *criu; /* where CRIU is (criu.h), borrowed; NULL: the memory of sandboxes is not written to disk */
+    uint64_t compress_after_ms; /* images of memory are compressed when nobody has used them for so long; 0: never */
+    uint32_t uid_base;          /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
     void (*on_unused)(void *context); /* a snapshot was removed, and its layer may be in use no more; may be NULL */
     void *on_unused_context;
     enum native_step fail_at; /* for tests */

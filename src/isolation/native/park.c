@@ -244,6 +244,13 @@ static void discard(struct box *box)
                   err_text(&err));
 }
 
+/* If it has one: it is compressed when nobody resumes it for a while. */
+static void note_image(const struct box *box)
+{
+    if (box->keep == HELD_PARKED_IMAGE)
+        compress_note(box->native, box->id);
+}
+
 static void rest(struct box *box)
 {
     struct err err;
@@ -258,6 +265,7 @@ static void rest(struct box *box)
     box->cause = EXIT_PLAIN;
     box->zygote_given = 0;
     box_forget_ice(box);
+    note_image(box);
     if (box->park)
         answer(box->park, NULL);
 }
@@ -302,6 +310,7 @@ bool park_discard(struct box *box, struct err *err)
 {
     struct native *native = box->native;
 
+    compress_forget(native, box->id);
     if (!trash_add(native->trash, native->sandboxes_fd, box->id, err))
         return false;
     (void)map_remove(&native->boxes, str_from(box->id));
@@ -312,7 +321,9 @@ bool park_discard(struct box *box, struct err *err)
 void park_found(struct box *box, const struct state *state)
 {
     struct native *native = box->native;
-    bool is_cut_short = state->slot != BOX_SLOTS && !strcmp(state->boot_id, native->boot_id);
+    /* By the record; by its cgroup too, which must be gone before it is started again, whatever the record says. */
+    bool is_cut_short = (state->slot != BOX_SLOTS && !strcmp(state->boot_id, native->boot_id)) ||
+                        cgroup_is_there(native->cgroups, box->id);
     struct err err;
 
     box->keep = state->held;
@@ -320,6 +331,7 @@ void park_found(struct box *box, const struct state *state)
     (void)map_put(&native->boxes, str_from(box->id), box);
     if (!is_cut_short) {
         box->state = BOX_PARKED;
+        note_image(box);
         return;
     }
     log_info("native: sandbox %s was being parked or resumed when keeper ended: it is parked", box->id);

@@ -254,7 +254,7 @@ static bool try_freezer(struct cgroups *cgroups, struct err *err)
     const struct timespec moment = { .tv_nsec = 5000000 };
     struct err ignored;
 
-    if (!cgroup_make(cgroups, "probe", &limits, err))
+    if (!cgroup_lay_out(cgroups, "probe", &limits, err))
         return false;
     pid_t pid = start_sleeper(cgroups, "probe", err);
     bool fine = pid > 0 && cgroup_freeze(cgroups, "probe", true, err) && wait_frozen(cgroups, "probe", err);

@@ -11,7 +11,6 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
-#include "isolation/native/cgroup.h"
 #include "isolation/native/criu.h"
 #include "isolation/native/criu_test.h"
 #include "isolation/native/probe.h"
@@ -31,7 +30,7 @@ static bool try_criu(int tools_fd, struct err *err)
     if (pid == 0) {
         struct err why = { 0 };
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (criu_test(tools_fd, outside_fd, &why))
+        if (criu_test(tools_fd, outside_fd, -1, &why))
             why.kind = ERR_NONE;
         _exit(write(pipe_fds[1], &why, sizeof why) == sizeof why ? 0 : 1);
     }
@@ -72,7 +71,6 @@ static void name_version(int tools_fd, char room[VERSION_BYTES])
 void native_probe_memory(const char *tools, struct probe_row *row)
 {
     char version[VERSION_BYTES];
-    struct cgroup_report report;
     struct err err;
 
     *row = (struct probe_row){ .name = "pause to disk", .verdict = PROBE_OK };
@@ -84,10 +82,6 @@ void native_probe_memory(const char *tools, struct probe_row *row)
         row->verdict = PROBE_SKIP;
         put(row->found, sizeof row->found, "needs root to find out");
         put(row->fix, sizeof row->fix, "look again as root");
-        return;
-    }
-    if (cgroup_detect(&report, &err) && report.layout == CGROUP_V2) {
-        (void)snprintf(row->found, sizeof row->found, "not with cgroup v2 alone: " WITHOUT);
         return;
     }
     auto_close int tools_fd = criu_open_tools(tools, &err);

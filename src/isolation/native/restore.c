@@ -1,16 +1,28 @@
 /*
  * How a sandbox comes back:
+ *   pages    if they are compressed, they are made whole first (compress.h): what is damaged is noticed here
  *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
  *            handovers
- *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it. Its
+ *   helper   enters the sandbox's cgroup and a cgroup namespace that begins there, so that all that CRIU makes is in it. Its
  *            limits are wider meanwhile, since guestd and CRIU are in there too; writes down the slot's ids in place of those
  *            of the image; runs CRIU
  *            Before that it marks what was parked as resumed (state.h), and waits for the disk
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
- *   helper   moves pid 1 into the `guestd` leaf, sets the sandbox's own limits, and says its number
+ *   helper   moves pid 1 into the `guestd` leaf once all processes are made, sets the sandbox's own limits, and says its number
  *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
- *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies
+ *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies. Its image goes
+ *            after that
+ *
+ * Never two of it. Keeper may be killed at any moment. The helper dies with it, and CRIU with the helper; what CRIU has made
+ * by then lives on, in the sandbox's cgroup, where all that the helper makes is from its birth. The helper also holds the
+ * sandbox's directory (state_claim()). The next keeper starts nothing of it before nobody holds that, so that nothing more
+ * can enter the cgroup, and before the cgroup is gone, which the kernel allows when nothing in it can run any more
+ * (clear_remains() in box.c). The dead may be listed for longer: the host's init takes note of them in its own time.
+ *
+ * On cgroups v1 a process that changes its cgroup waits for an RCU grace period, 10 ms or more, as long as half of all else;
+ * unless somebody else has just done so. So somebody does, beside the work before it, when the time for a change has come:
+ * hurry(), a process that goes where it is.
  *
  * Kernel randomness differs in each copy: programs that have drawn some in advance (the C library's getrandom) notice a new
  * generation of the kernel's generator, which keeper begins before each restore.
@@ -59,6 +71,7 @@ enum {
     CRIU_PROCESS_MIB = 1,  /* each process begins as a copy of CRIU, which is not all shared… */
     CRIU_PROCESSES = 1024, /* …up to here: more than this is not kept free for it */
 };
+enum { HERALD_MS = 5000 };
 enum { STEP_MIB = 32 }; /* see tighten() */
 enum { FIGURE_PID, FIGURE_MEMORY };
 
@@ -67,7 +80,10 @@ struct restore {
     struct box *box;
     struct plan plan;
     struct helper *helper;
-    int sandbox_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
+    struct helper *herald; /* the process that hurry() is in keeper, or NULL */
+    struct kept_image *image;
+    int sandbox_fd, claim_fd, image_fd, root_fd, devices_fd, handover_fd, userns_fd;
+    int cgroupns_fd;          /* v2, else -1: a cgroup namespace that begins at the sandbox's */
     int program_fd, enter_fd; /* guestd's program and enter.so, opened for this sandbox */
     int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
     int files_fds[LIMIT_LAYERS]; /* [n]: a root of the n + 1 lowest layers; -1: none */
@@ -90,6 +106,11 @@ static bool enter_cgroups(const int *fds, size_t count, struct err *err)
 
 static bool enter_sandbox_cgroup(const struct restore *restore, struct err *err)
 {
+    if (restore->cgroupns_fd >= 0) {
+        if (setns(restore->cgroupns_fd, CLONE_NEWCGROUP) < 0)
+            return err_sys(err, "enter a cgroup namespace");
+        return enter_cgroups(restore->user_fds, restore->user_count, err);
+    }
     if (!enter_cgroups(restore->above_fds, restore->above_count, err))
         return false;
     if (unshare(CLONE_NEWCGROUP) < 0)
@@ -219,6 +240,13 @@ static int open_file(const struct restore *restore, const struct image *image, c
     return -1;
 }
 
+/* The machine has been started with another layout of them since. */
+static bool other_cgroups(struct err *err)
+{
+    return err_set(err, ERR_CONFLICT,
+                   "its memory was saved under other cgroups; it can be started from its files (on_resume='reboot')");
+}
+
 static bool add_part(const struct restore *restore, struct criu_args *args, const struct image *image,
                      const struct image_part *part, struct err *err)
 {
@@ -246,9 +274,7 @@ static bool add_part(const struct restore *restore, struct criu_args *args, cons
         return inherit(args, restore->enter_fd, name, err);
     if (part->from == IMAGE_CGROUP) {
         if (part->number >= restore->user_count)
-            return err_set(err, ERR_CONFLICT,
-                           "its memory was saved under other cgroups; it can be started from its "
-                           "files (on_resume='reboot')");
+            return other_cgroups(err);
         return inherit(args, restore->user_fds[part->number], name, err);
     }
     fd = open_file(restore, image, part, err);
@@ -283,10 +309,13 @@ static bool add_args(const struct restore *restore, struct criu_args *args, cons
         criu_arg(args, "%s", options[i]);
     criu_arg(args, "--ghost-limit");
     criu_arg(args, "%d", LIMIT_GHOST_BYTES);
-    for (size_t i = 0; i < image->count; i++)
+    size_t cgroups = 0;
+    for (size_t i = 0; i < image->count; i++) {
+        cgroups += image->parts[i].from == IMAGE_CGROUP;
         if (!add_part(restore, args, image, &image->parts[i], err))
             return false;
-    return true;
+    }
+    return cgroups == restore->user_count || other_cgroups(err);
 }
 
 /* ---- in the helper: steps of CRIU ---- */
@@ -359,14 +388,76 @@ static bool in_child(bool (*fn)(const struct restore *restore, int pid, struct e
            err_set(err, ERR_INTERNAL, "a step of the restore failed");
 }
 
+/* See above. Whether it works does not matter. */
+static void hurry(const int *fds, size_t count)
+{
+    if (count > 0)
+        (void)!write(fds[0], "0", 1);
+}
+
+/* The helper's own state, next to what keeper has told it. */
+struct work {
+    const struct restore *restore;
+    pid_t mover; /* 0: none yet */
+    int go_fd;   /* to it: the number of guestd */
+};
+
+static bool move_guestd(const struct restore *restore, int pid, struct err *err)
+{
+    char text[16];
+    int len = snprintf(text, sizeof text, "%d", pid);
+
+    for (size_t i = 0; i < restore->guestd_count; i++)
+        if (write(restore->guestd_fds[i], text, (size_t)len) != len)
+            return err_sys(err, "move guestd to its cgroup");
+    return true;
+}
+
+/* The mover is a child beside CRIU: it hurries, and moves guestd when it hears its number. */
+static bool start_mover(struct work *work, struct err *err)
+{
+    int pipe_fds[2], pid;
+    struct err why;
+
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int read_fd = pipe_fds[0];
+    work->go_fd = pipe_fds[1];
+    work->mover = fork();
+    if (work->mover == 0) {
+        fd_close(&work->go_fd);
+        hurry(work->restore->user_fds, work->restore->user_count);
+        _exit(!(read(read_fd, &pid, sizeof pid) == sizeof pid && move_guestd(work->restore, pid, &why)));
+    }
+    return work->mover > 0 || err_sys(err, "fork");
+}
+
+/* Also after a failure: nobody else waits for it. */
+static bool end_mover(struct work *work, struct err *err)
+{
+    int status = -1;
+
+    fd_close(&work->go_fd);
+    if (work->mover <= 0 || waitpid(work->mover, &status, 0) < 0 || status != 0)
+        return err_set(err, ERR_INTERNAL, "guestd cannot be moved to its cgroup");
+    return true;
+}
+
 static bool act(void *context, const char *step, int pid, struct err *err)
 {
-    const struct restore *restore = context;
+    struct work *work = context;
 
     if (strcmp(step, "setup-namespaces") == 0)
-        return in_child(set_up, restore, pid, err);
-    if (strcmp(step, "post-restore") == 0)
-        return in_child(set_host_name, restore, pid, err); /* again: CRIU has set the one of the image meanwhile */
+        return in_child(set_up, work->restore, pid, err);
+    if (strcmp(step, "post-setup-namespaces") == 0)
+        return start_mover(work, err);
+    if (strcmp(step, "post-restore") == 0) {
+        /* All processes are there, each in the cgroup that CRIU is in, and none has run yet. */
+        if (write(work->go_fd, &pid, sizeof pid) != sizeof pid)
+            return err_sys(err, "tell guestd's number");
+        return in_child(set_host_name, work->restore, pid,
+                        err); /* again: CRIU has set the one of the image meanwhile */
+    }
     return true;
 }
 
@@ -381,17 +472,6 @@ static bool read_pid(uint64_t *out, struct err *err)
         return false;
     return (str_to_u64(str_trim(str_of(text, len)), INT32_MAX, out) && *out > 1) ||
            err_set(err, ERR_INTERNAL, "CRIU says no process id");
-}
-
-static bool move_guestd(const struct restore *restore, uint64_t pid, struct err *err)
-{
-    char text[24];
-    int len = snprintf(text, sizeof text, "%" PRIu64, pid);
-
-    for (size_t i = 0; i < restore->guestd_count; i++)
-        if (write(restore->guestd_fds[i], text, (size_t)len) != len)
-            return err_sys(err, "move guestd to its cgroup");
-    return true;
 }
 
 /* Whatever it was, of a damaged image or by CRIU: the asker learns what still works, and the log the reason. */
@@ -444,20 +524,29 @@ static bool tighten(const struct restore *restore, uint64_t *out_memory_bytes, s
 /* CRIU does not notice that the kernel has killed one of its children: it would wait for it. */
 static bool look(void *context, struct err *err)
 {
-    const struct restore *restore = context;
+    const struct work *work = context;
 
-    return cgroup_user_oom_kills(&restore->reins) == 0 ||
+    return cgroup_user_oom_kills(&work->restore->reins) == 0 ||
            err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
 }
 
 static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
 {
     auto_image struct image image = { 0 };
+    struct work work = { .restore = restore, .go_fd = -1 };
+    struct err why;
 
     if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err) ||
-        !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = (void *)restore }, err))
+        !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = &work }, err)) {
+        (void)!end_mover(&work, &why);
         return refuse(err);
-    return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
+    }
+    bool moved = end_mover(&work, &why);
+    if (!read_pid(out_pid, err))
+        return false;
+    if (!moved)
+        *err = why;
+    return moved;
 }
 
 static bool mark(const struct restore *restore, struct err *err)
@@ -470,6 +559,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
 {
     const struct restore *restore = context;
     const struct criu_room room = { .tools_fd = restore->box->native->memory.tools_fd,
+                                    .known_fd = restore->box->native->memory.known_fd,
                                     .image_fd = restore->image_fd,
                                     .freezer_fd = -1,
                                     .root_fd = restore->root_fd,
@@ -477,7 +567,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
 
-    if (!mark(restore, err) || !enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
+    if (!mark(restore, err) || !criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
         return false;
     criu_args_init(&args);
     bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
@@ -501,7 +591,10 @@ static void close_all(int *fds, size_t count)
 static void restore_free(struct restore *restore)
 {
     helper_cancel(restore->helper);
+    helper_cancel(restore->herald);
+    image_release(restore->image, restore);
     fd_close(&restore->sandbox_fd);
+    fd_close(&restore->claim_fd);
     fd_close(&restore->image_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
@@ -510,6 +603,7 @@ static void restore_free(struct restore *restore)
     close_all(restore->files_fds, LIMIT_LAYERS);
     fd_close(&restore->handover_fd);
     fd_close(&restore->userns_fd);
+    fd_close(&restore->cgroupns_fd);
     close_all(restore->above_fds, restore->above_count);
     close_all(restore->user_fds, restore->user_count);
     close_all(restore->guestd_fds, restore->guestd_count);
@@ -633,6 +727,49 @@ static bool make_userns(struct restore *restore, struct err *err)
     return fine;
 }
 
+/*
+ * On v2 nothing can be in <id> once its leaves have limits, as they must before CRIU runs there. So a child that was born in
+ * <id> makes the namespace, and is gone before that.
+ */
+static bool make_cgroupns(struct restore *restore, struct err *err)
+{
+    struct cgroups *cgroups = restore->box->native->cgroups;
+    auto_close int birth_fd = -1, pidfd = -1;
+    int made[2];
+    char path[64], byte;
+
+    if (cgroups_report(cgroups)->layout != CGROUP_V2)
+        return true;
+    if (!cgroup_open_birth(cgroups, restore->box->id, &birth_fd, err))
+        return false;
+    if (pipe2(made, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int made_fd = made[0], say_fd = made[1];
+    struct clone_args args = { .flags = CLONE_PIDFD | CLONE_INTO_CGROUP,
+                               .pidfd = (uint64_t)(uintptr_t)&pidfd,
+                               .cgroup = (uint64_t)birth_fd,
+                               .exit_signal = SIGCHLD };
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0) {
+        if (unshare(CLONE_NEWCGROUP) < 0 || write(say_fd, "m", 1) != 1)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    if (pid < 0)
+        return err_sys(err, "make a process in the sandbox's cgroup");
+    fd_close(&say_fd);
+    bool fine = read(made_fd, &byte, 1) == 1 || err_set(err, ERR_INTERNAL, "cannot make a cgroup namespace");
+    if (fine) {
+        (void)snprintf(path, sizeof path, "/proc/%d/ns/cgroup", pid);
+        restore->cgroupns_fd = open(path, O_RDONLY | O_CLOEXEC);
+        fine = restore->cgroupns_fd >= 0 || err_sys(err, "open a cgroup namespace");
+    }
+    (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+    (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);
+    return fine;
+}
+
 /* So that no copy draws the random numbers that another one has: see above. */
 static void begin_generation(void)
 {
@@ -667,7 +804,7 @@ static bool make_files(struct restore *restore, const struct mounts_ids *ids, st
     for (bool is_last = false; !is_last; below.layer_count--) {
         uint32_t top = below.layer_count - 1;
         if (!mounts_zygote(&native->mounts, native->layers_fd, &below, ids, &restore->files_fds[top], err))
-            return false;
+            return err->sys == EINVAL; /* Linux before 6.3: no zygote either, so nothing is asked for there */
         is_last = top == 0 || !snapshot_outlived_layer(native->layers_fd, below.layers[top]);
     }
     return true;
@@ -683,6 +820,41 @@ static bool open_again(int fd, int *out_fd, struct err *err)
     return *out_fd >= 0 || err_sys(err, "open guestd's program");
 }
 
+static bool herald_work(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct restore *restore = context;
+
+    (void)voice;
+    (void)err;
+    hurry(restore->above_fds, restore->above_count);
+    return true;
+}
+
+static void herald_ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct restore *restore = context;
+
+    (void)figures;
+    (void)err;
+    restore->herald = NULL;
+}
+
+/* For the helper, which comes as soon as the ground is made. */
+static void start_herald(struct restore *restore)
+{
+    struct err ignored; /* then it waits itself */
+    struct helper_job job = { .work = herald_work,
+                              .ended = herald_ended,
+                              .context = restore,
+                              .runs_criu = true, /* nothing that it sees is a guest's */
+                              .patience_ms = HERALD_MS };
+
+    if (restore->above_count == 0 || restore->cgroupns_fd >= 0) /* on v2 the helper does not go there */
+        return;
+    job.dirs[job.dir_count++] = (struct helper_dir){ restore->above_fds[0], HELPER_HOLD };
+    restore->herald = helper_start(restore->box->native->helpers, &job, &ignored);
+}
+
 static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -690,9 +862,12 @@ static bool make_ground(struct restore *restore, struct err *err)
     const struct cgroup_limits limits = wide_limits_of(plan);
     char boot_id[IMAGE_BOOT_ID_BYTES];
 
-    if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
-        !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err) ||
-        !cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
+    if (!cgroup_lay_out(native->cgroups, plan->id, &limits, err) || !make_cgroupns(restore, err) ||
+        !cgroup_switch_on(native->cgroups, plan->id, &limits, err) ||
+        !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err))
+        return false;
+    start_herald(restore);
+    if (!cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
         !cgroup_open_guestd(native->cgroups, plan->id, restore->guestd_fds, &restore->guestd_count, err) ||
         !cgroup_open_reins(native->cgroups, plan->id, &restore->reins, err) || !make_userns(restore, err))
         return false;
@@ -722,9 +897,11 @@ static bool start_helper(struct restore *restore, struct err *err)
     };
 
     give(&job, native->memory.tools_fd);
+    give(&job, native->memory.known_fd);
     give(&job, restore->program_fd);
     give(&job, restore->enter_fd);
     give(&job, restore->sandbox_fd);
+    give(&job, restore->claim_fd);
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
     give(&job, restore->devices_fd);
@@ -740,14 +917,47 @@ static bool start_helper(struct restore *restore, struct err *err)
     for (size_t i = 0; i < restore->reins.count; i++)
         give(&job, restore->reins.fds[i]);
     give(&job, restore->reins.events_fd);
+    give(&job, restore->reins.current_fd);
+    give(&job, restore->reins.reclaim_fd);
+    give(&job, restore->cgroupns_fd);
     restore->helper = helper_start(native->helpers, &job, err);
-    /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
+    /* The helper has them now; ours would keep the overlay mounted after the sandbox's end, and the sandbox claimed. */
+    fd_close(&restore->claim_fd);
     fd_close(&restore->root_fd);
     fd_close(&restore->devices_fd);
     fd_close(&restore->program_fd);
     fd_close(&restore->enter_fd);
     close_all(restore->files_fds, LIMIT_LAYERS);
     return restore->helper != NULL;
+}
+
+static bool go(struct restore *restore, struct err *err)
+{
+    begin_generation();
+    return make_ground(restore, err) && start_helper(restore, err);
+}
+
+/* Its pages were compressed, and are whole now. */
+static void expanded(void *context, const struct err *err)
+{
+    struct restore *restore = context;
+    struct err why;
+
+    if (err) {
+        why = *err;
+        if (why.kind != ERR_FULL) /* which passes */
+            (void)refuse(&why);
+    } else if (go(restore, &why)) {
+        return;
+    }
+    ended(restore, NULL, &why);
+}
+
+static bool begin(struct restore *restore, struct err *err)
+{
+    if (restore->sandbox_fd < 0 || restore->claim_fd < 0 || restore->image_fd < 0)
+        return err_sys(err, "keep the image");
+    return image_is_whole(restore->image) ? go(restore, err) : image_expand(restore->image, expanded, restore, err);
 }
 
 bool box_restore(struct box *box, const struct restore_from *from, restore_fn *done, void *context, struct err *err)
@@ -757,6 +967,7 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
     *restore = (struct restore){ .box = box,
                                  .plan = *from->plan,
                                  .sandbox_fd = fcntl(from->sandbox_fd, F_DUPFD_CLOEXEC, 3),
+                                 .claim_fd = fcntl(from->claim_fd, F_DUPFD_CLOEXEC, 3),
                                  .image_fd = fcntl(from->image_fd, F_DUPFD_CLOEXEC, 3),
                                  .root_fd = -1,
                                  .devices_fd = -1,
@@ -764,16 +975,17 @@ bool box_restore(struct box *box, const struct restore_from *from, restore_fn *d
                                  .enter_fd = -1,
                                  .handover_fd = -1,
                                  .userns_fd = -1,
-                                 .reins = { .events_fd = -1 },
+                                 .cgroupns_fd = -1,
+                                 .reins = { .events_fd = -1, .current_fd = -1, .reclaim_fd = -1 },
                                  .uid_base = box->native->uid_base + box->slot * NATIVE_UIDS,
                                  .done = done,
                                  .context = context };
     for (size_t i = 0; i < COUNT_OF(restore->files_fds); i++)
         restore->files_fds[i] = -1;
+    restore->image =
+        image_hold(box->native, from->plan->from == PLAN_PARKED_IMAGE ? from->plan->id : from->plan->image);
     box->restore = restore;
-    begin_generation();
-    if (restore->sandbox_fd >= 0 && restore->image_fd >= 0 ? make_ground(restore, err) && start_helper(restore, err)
-                                                           : err_sys(err, "keep the image"))
+    if (begin(restore, err))
         return true;
     restore_free(restore);
     return false;

@@ -15,6 +15,10 @@
  * Whatever fails or dies before the end: the sandbox is thawed, and what was made goes to the trash. If keeper dies, the
  * next one finds <id>.new, or a layer that nothing names, and removes either; front thaws the sandbox.
  *
+ * A copy (PAUSE_COPY) is the same without `sync` and the syncfs: if the machine goes down, so do the sandboxes that are made
+ * from it. One of those that is kept later, parked or as a snapshot, has all of the file system synced first, and with it
+ * this layer. The manifest is synced all the same: half of one would be in the way of every sweep of layers.
+ *
  * A layer that is a snapshot's has an attribute that says so, for `merge`: its manifest may have been removed.
  *
  * A seal is a snapshot of a sandbox that ends. It needs no copy, and nothing stands still for it:
@@ -76,6 +80,7 @@ struct snapshot {
     uint32_t merged; /* of the sandbox's layers, the uppermost */
     int draft_fd, upper_fd, layer_fds[LIMIT_LAYERS];
     bool was_frozen, we_froze, is_named;
+    bool is_copy;
     bool is_freezing; /* box_freeze() has not answered yet */
     bool is_over;     /* …and its answer does not matter any more */
     struct timer patience;
@@ -123,7 +128,7 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint6
     if (!remove_tree(snapshot->draft_fd, "links", err) || !remove_tree(snapshot->draft_fd, "upper", err))
         return false;
     /* Contents first, then names: after a power cut no name may lead to half a layer. */
-    if (syncfs(snapshot->draft_fd) < 0)
+    if (!snapshot->is_copy && syncfs(snapshot->draft_fd) < 0)
         return err_sys(err, "sync a snapshot");
     snapshot->manifest.layer_bytes = size_of(copy);
     snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
@@ -141,7 +146,8 @@ static bool keep_it(struct snapshot *snapshot, struct helper_voice *voice, const
     helper_figure(voice, 1, image_bytes);
     if (!helper_ask(voice, STEP_NAME, err))
         return false;
-    return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
+    return snapshot->is_copy ||
+           (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
            err_sys(err, "sync the name of a snapshot");
 }
 
@@ -163,7 +169,8 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
         return err_sys(err, "mark a layer");
     if (!helper_ask(voice, STEP_COPIED, err))
         return false;
-    helper_slow_down();
+    if (!snapshot->is_copy)
+        helper_slow_down();
     return keep_it(snapshot, voice, &copy, err);
 }
 
@@ -306,6 +313,8 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     kept.layer_bytes = figures[0];
     kept.has_image = snapshot->manifest.has_image;
     kept.image_bytes = figures[1];
+    if (kept.has_image)
+        compress_note(snapshot->native, snapshot->id);
     finish(snapshot, &kept, NULL);
 }
 
@@ -552,7 +561,7 @@ static void start_waiting(struct native *native)
         fail(next, &err);
 }
 
-void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+static void take(struct driver *driver, const char *id, bool memory, bool is_copy, driver_kept_fn *done, void *context)
 {
     struct native *native = native_of(driver);
     struct box *box = box_find(native, id);
@@ -568,6 +577,7 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
                                        .next = native->snapshots,
                                        .box = box,
                                        .manifest.has_image = memory,
+                                       .is_copy = is_copy,
                                        .draft_fd = -1,
                                        .upper_fd = -1,
                                        .done = done,
@@ -578,6 +588,22 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
         return;
     }
     done(context, NULL, &err);
+}
+
+void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    take(driver, id, memory, false, done, context);
+}
+
+void native_copy(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    const struct native *native = native_of(driver);
+    struct stat layers, sandboxes;
+    /* What parks a sandbox syncs the file system that it is on. */
+    bool is_one = fstat(native->layers_fd, &layers) == 0 && fstat(native->sandboxes_fd, &sandboxes) == 0 &&
+                  layers.st_dev == sandboxes.st_dev;
+
+    take(driver, id, true, is_one, done, context);
 }
 
 /* ---- a seal ---- */
@@ -660,6 +686,8 @@ void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, vo
 {
     struct native *native = native_of(driver);
     struct err err;
+
+    compress_forget(native, id);
     bool fine = plan_layer_id_valid(id) ? trash_add(native->trash, native->snapshots_fd, id, &err)
                                         : err_set(&err, ERR_INVALID, "a snapshot's id is 64 hex digits");
 
@@ -728,8 +756,12 @@ bool snapshots_open(struct native *native, struct err *err)
         return false;
     }
     for (struct dirent *entry; ok && (entry = readdir(dir));) {
-        if (entry->d_name[0] == '.' || (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)))
+        if (entry->d_name[0] == '.')
             continue;
+        if (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)) {
+            compress_note(native, entry->d_name); /* if it has an image */
+            continue;
+        }
         log_info("native: removing snapshot %.16s, which was never finished", entry->d_name);
         ok = trash_add(native->trash, native->snapshots_fd, entry->d_name, err);
     }

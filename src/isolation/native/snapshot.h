@@ -1,5 +1,5 @@
 /*
- * snapshot.h - PAUSE_SNAPSHOT, PAUSE_SEAL and PAUSE_DROP: a copy of a sandbox's files, or with SEAL these files
+ * snapshot.h - PAUSE_SNAPSHOT, PAUSE_SEAL, PAUSE_COPY and PAUSE_DROP: a copy of a sandbox's files, or with SEAL these files
  * themselves, become a layer that others are made of.
  *
  * manifest.h says what is on disk. A snapshot without the memory of processes is its layer and its manifest.
@@ -35,9 +35,10 @@ bool snapshot_made_layer(int layers_fd, const char *layer) must_use;
 /* The same, and its processes went on afterwards: those of a copy may have files open as they were below this layer. */
 bool snapshot_outlived_layer(int layers_fd, const char *layer) must_use;
 
-/* driver_ops.snapshot, .seal and .drop */
+/* driver_ops.snapshot, .seal, .copy and .drop */
 void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
 void native_seal(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
+void native_copy(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
 void native_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
 /* In pages; the directory is read each time: it is asked for once at each start of front. */
 void native_list_snapshots(struct driver *driver, const char *after, driver_kept_fn *done, void *context);

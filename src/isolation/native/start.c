@@ -1,15 +1,17 @@
 /*
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet. For a sandbox that is parked it is there, and
- *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked
- *   cgroup    both leaves, limits set, before there is anything to limit
+ *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked. The directory is
+ *             claimed (state_claim()), so that nothing of an earlier start is still at it
+ *   cgroup    both leaves; on v1 with limits, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
- *             cgroup where that works; the child sets its network up and then waits
+ *             cgroup where that works; on v2, where that is the only one, the child makes its cgroup namespace and goes to
+ *             its leaf. It sets its network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
- *   hold      the child is put into its cgroup, its pid into the state
+ *   hold      the child is put into its cgroup (on v2 that gets its limits), its pid into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
  */
 #include "isolation/native/start.h"
@@ -62,6 +64,7 @@ struct start {
     const struct plan *plan;
     struct box *box;
     int sandbox_fd, state_fd;
+    int claim_fd; /* on the sandbox, until it is made or has failed */
     struct state state;
     int link_fd;       /* the host's end of guestlink, for our caller */
     int control_fd[2]; /* ours, the child's */
@@ -78,6 +81,7 @@ static void start_close(struct start *start)
 {
     fd_close(&start->sandbox_fd);
     fd_close(&start->state_fd);
+    fd_close(&start->claim_fd);
     fd_close(&start->link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
@@ -104,6 +108,8 @@ static bool make_record(struct start *start, struct err *err)
     start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (start->sandbox_fd < 0)
         return err_sys(err, "open the directory of sandbox %s", id);
+    if (!state_claim(start->sandbox_fd, &start->claim_fd, err))
+        return false;
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
@@ -132,6 +138,8 @@ static bool open_record(struct start *start, struct err *err)
     start->sandbox_fd = openat(native->sandboxes_fd, start->box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (start->sandbox_fd < 0)
         return err_sys(err, "open the directory of sandbox %s", start->box->id);
+    if (!state_claim(start->sandbox_fd, &start->claim_fd, err))
+        return false;
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (start->state_fd < 0)
         return err_sys(err, "open state");
@@ -165,14 +173,18 @@ static bool start_record(struct start *start, struct err *err)
     return native_reach(native, NATIVE_AT_RECORD, err);
 }
 
+static struct cgroup_limits limits_of(const struct plan *plan)
+{
+    return (
+        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
+}
+
 static bool start_cgroup(struct start *start, struct err *err)
 {
     const struct plan *plan = start->plan;
-    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
-                                          .cpu_millis = plan->cpu_millis,
-                                          .pids = plan->pids };
+    const struct cgroup_limits limits = limits_of(plan);
 
-    return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
+    return cgroup_lay_out(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
            cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
            cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
@@ -233,6 +245,7 @@ static bool start_clone(struct start *start, struct err *err)
         .guestd_fd = native->guestd_fd,
         .guestd_cgroup_count = start->guestd_cgroup_count,
         .cgroup_count = start->cgroup_count,
+        .is_born_in_cgroup = cgroups_report(native->cgroups)->layout == CGROUP_V2,
         .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
@@ -306,9 +319,11 @@ static bool start_mounts(struct start *start, struct err *err)
 static bool start_hold(struct start *start, struct err *err)
 {
     struct box *box = start->box;
+    const struct cgroup_limits limits = limits_of(start->plan);
 
     start->state.pid = box->pid;
     return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
+           cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
            state_process_start_time(box->pid, &start->state.start_time, err) &&
            state_write(start->state_fd, &start->state, err) && native_reach(start->native, NATIVE_AT_HOLD, err);
 }
@@ -496,6 +511,7 @@ static bool start_begin(struct start *start, struct native *native, const struct
                              .plan = plan,
                              .sandbox_fd = -1,
                              .state_fd = -1,
+                             .claim_fd = -1,
                              .link_fd = -1,
                              .control_fd = { -1, -1 },
                              .userns_fd = -1,
@@ -522,6 +538,7 @@ static void drop_image(struct native *native, const char *id)
     auto_close int fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct err err;
 
+    compress_forget(native, id);
     if (fd >= 0 && !trash_add(native->trash, fd, "image", &err))
         log_warn("native: sandbox %s keeps an image that is of no use: %s", id, err_text(&err));
 }
@@ -652,7 +669,9 @@ static bool start_restore(struct start *start, driver_started_fn *done, void *co
         return false;
     struct later *later = NEW(struct later);
     *later = (struct later){ .done = done, .context = context, .was_parked = start->plan->from == PLAN_PARKED_IMAGE };
-    const struct restore_from from = { .plan = start->plan, .sandbox_fd = start->sandbox_fd, .image_fd = image_fd };
+    const struct restore_from from = {
+        .plan = start->plan, .sandbox_fd = start->sandbox_fd, .claim_fd = start->claim_fd, .image_fd = image_fd
+    };
     if (box_restore(start->box, &from, restored, later, err))
         return true;
     free(later);

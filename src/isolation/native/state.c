@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -162,6 +163,20 @@ bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err)
            err_set(err, ERR_CONFLICT,
                    "the machine went down after it had been resumed, so its files are newer than its saved memory; it "
                    "can be started from its files (on_resume='reboot')");
+}
+
+bool state_claim(int sandbox_fd, int *out_fd, struct err *err)
+{
+    auto_close int fd = openat(sandbox_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open the directory of a sandbox");
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK
+                   ? err_set(err, ERR_CONFLICT, "an earlier start of it has not ended yet; try again in a moment")
+                   : err_sys(err, "claim a sandbox");
+    *out_fd = take_fd(&fd);
+    return true;
 }
 
 bool state_start_time(struct str stat_line, uint64_t *out_ticks)

@@ -61,6 +61,13 @@ bool state_unmark_resumed(int sandbox_fd, struct err *err) must_use;
 /* False (ERR_CONFLICT) if that was in another boot: its image must not be used. */
 bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err) must_use;
 
+/*
+ * Whoever makes processes of a sandbox holds its directory: keeper while it starts one, and the helper that restores one for
+ * as long as it lives, also when keeper has died. ERR_CONFLICT: somebody does. It ends with the last copy of the
+ * descriptor.
+ */
+bool state_claim(int sandbox_fd, int *out_fd, struct err *err) must_use;
+
 /* Field 22, which together with the pid names a process for as long as the machine is up. */
 bool state_start_time(struct str stat_line, uint64_t *out_ticks) must_use;
 bool state_process_start_time(pid_t pid, uint64_t *out_ticks, struct err *err) must_use;

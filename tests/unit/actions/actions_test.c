@@ -307,6 +307,26 @@ static void create_takes_its_shape_from_the_template(void **state)
     assert_int_equal(f->rig.fake.starts, 1);
 }
 
+static void what_cannot_be_brought_back_is_tried_once(void **state)
+{
+    struct fixture *f = *state;
+    struct sandbox_info info = create(f, NULL, 0), got;
+    bool resumed;
+
+    MUST(action_sandbox_pause(&f->actions, &f->caller, info.id, &(struct pause_want){ .memory = false }, &err));
+    unsigned starts = f->rig.fake.starts;
+    f->rig.fake.start = FAKE_START_IS_REFUSED;
+    MUST_FAIL(action_sandbox_resume(&f->actions, &f->caller, info.id, &(struct resume_want){ .timeout_s = 5 },
+                                    &f->rig.arena, &got, &resumed, &err),
+              ERR_CONFLICT);
+    assert_int_equal(f->rig.fake.starts, starts + 1);
+    f->rig.fake.start = FAKE_STARTS;
+    MUST(action_sandbox_resume(&f->actions, &f->caller, info.id, &(struct resume_want){ .timeout_s = 5 }, &f->rig.arena,
+                               &got, &resumed, &err));
+    assert_true(resumed);
+    MUST(action_sandbox_kill(&f->actions, &f->caller, info.id, &err));
+}
+
 static void connect_refuses_more_than_the_longest_life_and_never_shortens(void **state)
 {
     struct fixture *f = *state;
@@ -436,6 +456,7 @@ int main(void)
         ACTION_CASE(a_miss_asks_for_new_templates_once),
         ACTION_CASE(another_teams_template_cannot_be_used),
         ACTION_CASE(create_takes_its_shape_from_the_template),
+        ACTION_CASE(what_cannot_be_brought_back_is_tried_once),
         ACTION_CASE(connect_refuses_more_than_the_longest_life_and_never_shortens),
         ACTION_CASE(a_list_is_filtered_ordered_and_cut_into_pages),
         ACTION_CASE(a_repeat_tells_what_the_first_one_made),

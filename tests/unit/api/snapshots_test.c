@@ -250,6 +250,86 @@ static void one_that_is_used_is_not_deleted(void **state)
     check_error(s, &answer, 404, NULL);
 }
 
+enum { DAY_S = 24 * 3600 };
+
+/* As if nobody had used it, or the sandbox had been paused, for so many days. */
+static void age(struct served *s, const char *name, int days)
+{
+    assert_int_equal(temp_store_ask(&s->rig.disk, arena_format(&s->rig.arena,
+                                                               "UPDATE snapshots SET used_us = used_us - %d * 1000000 "
+                                                               "WHERE name = '%s' RETURNING 1",
+                                                               days * DAY_S, name)
+                                                      .at),
+                     1);
+}
+
+static void sweep(struct served *s, uint32_t snapshot_days, uint32_t paused_days)
+{
+    s->actions.retention.snapshot_days = snapshot_days;
+    s->actions.retention.paused_days = paused_days;
+    action_sweep_kept(&s->actions);
+}
+
+static size_t events_of(struct served *s, const char *id, const char *type)
+{
+    struct http_answer answer =
+        CALL(s, "GET", arena_format(&s->rig.arena, "/events/sandboxes/%s?types=sandbox.%s", id, type).at, NULL);
+
+    assert_int_equal(answer.status, 200);
+    return json_array_size(s->last);
+}
+
+static void one_that_nobody_has_used_for_long_goes_if_the_operator_says_so(void **state)
+{
+    struct served *s = *state;
+    const char *source = served_create(s, BASE);
+
+    take(s, source, "{\"name\":\"old\"}");
+    take(s, source, "{\"name\":\"young\"}");
+    take(s, source, "{\"name\":\"busy\"}");
+    take(s, source, "{\"name\":\"again\"}");
+    take(s, source, "{\"name\":\"unknown\"}");
+    const char *made = create_from(s, "busy");
+    age(s, "old", 8);
+    age(s, "young", 6);
+    age(s, "busy", 8);
+    age(s, "again", 8);
+    assert_int_equal(
+        temp_store_ask(&s->rig.disk, "UPDATE snapshots SET used_us = 0 WHERE name = 'unknown' RETURNING 1"), 1);
+    /* A create from it counts. */
+    struct http_answer answer = CALL(s, "DELETE", served_path(s, "/sandboxes/", create_from(s, "again"), ""), NULL);
+    assert_int_equal(answer.status, 204);
+    sweep(s, 0, 0);
+    assert_int_equal(listed(s, ""), 5);
+    sweep(s, 7, 0);
+    assert_int_equal(listed(s, ""), 4);
+    assert_int_equal(listed(s, "?name=old"), 0);
+    assert_int_equal(s->rig.fake.pause_calls[PAUSE_DROP], 1);
+    assert_int_equal(events_of(s, source, "snapshot.deleted"), 1);
+    const json_t *data = json_object_get(json_array_get(s->last, 0), "eventData");
+    assert_string_equal(json_string_value(json_object_get(data, "snapshot_id")), "old:default");
+    assert_string_equal(json_string_value(json_object_get(data, "delete_reason")), "retention");
+    /* As long as a sandbox lives that was made from it, it is used: the days count from that one's end. */
+    answer = CALL(s, "DELETE", served_path(s, "/sandboxes/", made, ""), NULL);
+    assert_int_equal(answer.status, 204);
+    sweep(s, 7, 0);
+    assert_int_equal(listed(s, ""), 4);
+    age(s, "busy", 8);
+    sweep(s, 7, 0);
+    assert_int_equal(listed(s, "?name=busy"), 0);
+    assert_int_equal(listed(s, ""), 3);
+    age(s, "unknown", 8);
+    sweep(s, 7, 0);
+    assert_int_equal(listed(s, ""), 2);
+    assert_int_equal(events_of(s, source, "snapshot.deleted"), 3);
+    /* Tags are builds of their own. */
+    take(s, source, "{\"name\":\"young:v2\"}");
+    assert_int_equal(temp_store_ask(&s->rig.disk, "UPDATE snapshots SET used_us = 1 WHERE tag = 'v2' RETURNING 1"), 1);
+    sweep(s, 7, 0);
+    assert_int_equal(listed(s, "?name=young"), 1);
+    assert_string_equal(listed_id(s, 0), "default/young:default");
+}
+
 static void what_is_no_snapshot_of_the_team_stays(void **state)
 {
     struct served *s = *state;
@@ -327,13 +407,13 @@ static void a_snapshot_that_the_machine_cannot_take_says_why(void **state)
     const char *source = served_create(s, BASE);
 
     pthread_mutex_lock(&s->rig.fake.lock);
-    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] =
+    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] = s->rig.fake.pause_errs[PAUSE_COPY][false] =
         (struct err){ .kind = ERR_INVALID, .message = "a process is being debugged" };
     pthread_mutex_unlock(&s->rig.fake.lock);
     struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{}");
     check_error(s, &answer, 400, "a process is being debugged");
     pthread_mutex_lock(&s->rig.fake.lock);
-    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] =
+    s->rig.fake.pause_errs[PAUSE_SNAPSHOT][true] = s->rig.fake.pause_errs[PAUSE_COPY][false] =
         (struct err){ .kind = ERR_UNAVAILABLE, .message = "this machine has no CRIU" };
     pthread_mutex_unlock(&s->rig.fake.lock);
     answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/snapshots"), "{}");
@@ -390,6 +470,7 @@ int main(void)
         SERVED(lists_come_in_pages_newest_first),
         SERVED(one_is_deleted_once_by_any_of_its_references),
         SERVED(one_that_is_used_is_not_deleted),
+        SERVED(one_that_nobody_has_used_for_long_goes_if_the_operator_says_so),
         SERVED(what_is_no_snapshot_of_the_team_stays),
         SERVED(a_new_build_of_a_tag_takes_the_place_of_the_old),
         SERVED(what_the_driver_could_not_drop_is_dropped_later),

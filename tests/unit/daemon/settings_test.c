@@ -21,6 +21,8 @@ static void settings_survive_the_trip_to_front(void **state)
                              .snapshots_max = 31,
                              .team_snapshots = 32,
                              .snapshot_disk_gb = 33,
+                             .snapshot_days = 34,
+                             .paused_days = 35,
                              .key_requests = 6,
                              .key_streams = 8,
                              .pids = 99,
@@ -62,6 +64,8 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.snapshots_max, 31);
     assert_int_equal(got.team_snapshots, 32);
     assert_int_equal(got.snapshot_disk_gb, 33);
+    assert_int_equal(got.snapshot_days, 34);
+    assert_int_equal(got.paused_days, 35);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));

@@ -1,5 +1,10 @@
 #include "isolation/native/cgroup.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "test.h"
 
 /* Debian 12 and later, Ubuntu 22.04 and later. */
@@ -163,6 +168,52 @@ static void limits_become_knobs(void **state)
     assert_string_equal(value_of(knobs, count, "pids.max"), "77");
 }
 
+/* A file without a name, with that text. */
+static int a_file(const char *text)
+{
+    FILE *file = tmpfile();
+
+    assert_non_null(file);
+    int fd = dup(fileno(file));
+    assert_true(fd >= 0 && pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text));
+    (void)fclose(file);
+    return fd;
+}
+
+static void check_text(int fd, const char *want)
+{
+    char room[64] = "";
+
+    assert_true(pread(fd, room, sizeof room - 1, 0) >= 0);
+    assert_string_equal(room, want);
+}
+
+/* The kernel would kill until it fits. */
+static void on_v2_no_limit_is_set_below_what_is_in_use(void **state)
+{
+    (void)state;
+    struct cgroup_limits limits = { .memory_bytes = 4000, .cpu_millis = 1500, .pids = 77 };
+    struct cgroup_reins reins = {
+        .layout = CGROUP_V2, .events_fd = -1, .current_fd = a_file("4001\n"), .reclaim_fd = a_file("")
+    };
+    struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
+    struct err err;
+
+    reins.count = cgroup_knobs(CGROUP_V2, &limits, knobs);
+    for (size_t i = 0; i < reins.count; i++)
+        reins.fds[i] = a_file("");
+    assert_false(cgroup_tighten(&reins, &limits, &err));
+    assert_int_equal(err.sys, EBUSY);
+    check_text(reins.reclaim_fd, "1");
+    for (size_t i = 0; i < reins.count; i++)
+        check_text(reins.fds[i], "");
+    limits.memory_bytes = 4001;
+    assert_true(cgroup_tighten(&reins, &limits, &err));
+    check_text(reins.fds[0], "4001");
+    cgroup_close_reins(&reins);
+    assert_int_equal(reins.current_fd, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -175,6 +226,7 @@ int main(void)
         CASE(a_tree_mounted_from_below_counts_from_there),
         CASE(a_host_without_cgroups_lacks_everything),
         CASE(limits_become_knobs),
+        CASE(on_v2_no_limit_is_set_below_what_is_in_use),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

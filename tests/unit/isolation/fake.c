@@ -100,6 +100,8 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
         ok = err_sys_num(err, ENOENT, "mount layer");
     } else if (fake->start == FAKE_START_IS_FULL) {
         ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
+    } else if (fake->start == FAKE_START_IS_REFUSED) {
+        ok = err_set(err, ERR_CONFLICT, "its memory could not be brought back");
     } else if (fake->start == FAKE_NO_NAMESPACES) {
         ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
     } else if (fake->start == FAKE_START_TIMES_OUT) {
@@ -261,7 +263,7 @@ static void snapshot(struct fake *fake, const struct fake_held *held, bool memor
 {
     *out = (struct kept){ .has_image = memory, .layer_bytes = 1000, .image_bytes = memory ? 2000 : 0 };
     snprintf(out->id, sizeof out->id, "%064x",
-             fake->pause_calls[PAUSE_SNAPSHOT] + 1000 * fake->pause_calls[PAUSE_SEAL]);
+             fake->pause_calls[PAUSE_SNAPSHOT] + fake->pause_calls[PAUSE_COPY] + 1000 * fake->pause_calls[PAUSE_SEAL]);
     out->layer_count = held->plan.layer_count + 1;
     memcpy(out->layers, held->plan.layers, held->plan.layer_count * sizeof out->layers[0]);
     memcpy(out->layers[held->plan.layer_count], out->id, sizeof out->id);
@@ -304,7 +306,7 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
     } else if (call == PAUSE_PARK) {
         park(held, memory);
     } else {
-        snapshot(fake, held, memory, out);
+        snapshot(fake, held, memory || call == PAUSE_COPY, out);
         if (call == PAUSE_SEAL)
             fake_remove(fake, held);
     }

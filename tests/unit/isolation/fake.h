@@ -23,6 +23,7 @@ enum fake_start {
     FAKE_STARTS,
     FAKE_START_FAILS,           /* as if a mount had failed: ENOENT, which must not become a 404 */
     FAKE_START_IS_FULL,         /* there is no room on disk */
+    FAKE_START_IS_REFUSED,      /* what it should come from is damaged */
     FAKE_NO_NAMESPACES,         /* ENOSPC too, and nothing to do with the disk */
     FAKE_START_ANSWERS_WRONGLY, /* it went well, and the answer has the wrong shape */
     FAKE_START_GIVES_UP,        /* the driver itself was too slow: one that was parked is parked */

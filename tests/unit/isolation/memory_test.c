@@ -25,6 +25,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "io/loop.h"
+#include "isolation/native/box.h"
 #include "test.h"
 #include "turn.h"
 
@@ -38,6 +39,7 @@ struct world {
     struct loop *loop;
     struct driver *driver;
     unsigned exits;
+    uint64_t compress_after_ms;
 };
 
 static struct plan a_plan(const char *id)
@@ -62,7 +64,10 @@ static void note_exit(void *context, const char *id, enum exit_cause cause)
 static void new_driver(struct world *world)
 {
     struct err err;
-    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd, .criu = criu_path };
+    struct native_config config = { .data_fd = world->data_fd,
+                                    .guestd_fd = world->guestd_fd,
+                                    .criu = criu_path,
+                                    .compress_after_ms = world->compress_after_ms };
 
     world->driver = native_driver_new(world->loop, &config, &err);
     if (!world->driver)
@@ -390,6 +395,38 @@ static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(vo
     assert_non_null(strstr(missing, "No such file"));
     close(one.fd);
     close(two.fd);
+    close(link_fd);
+}
+
+/* Of a fork: it is dropped as soon as they run, and they can be kept afterwards. */
+static void a_copy_is_a_snapshot_with_memory_for_now(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("source");
+    int link_fd = start(world, &plan);
+    struct answer made = { 0 }, dropped = { 0 };
+
+    free(ask(link_fd, "remember blue"));
+    free(ask(link_fd, "put /tmp/ours yes"));
+    world->driver->ops->copy(world->driver, "source", take_kept, &made);
+    turn_until(world, &made.done, 60);
+    if (!made.fine)
+        fail_msg("%s", err_text(&made.err));
+    assert_true(made.kept.has_image && made.kept.image_bytes > 0);
+    assert_int_equal(state_of(world, "source"), HELD_RUNNING);
+    struct plan twin = a_copy("twin", &made.kept);
+    struct answer one = start_from(world, &twin);
+    if (!one.fine)
+        fail_msg("%s", err_text(&one.err));
+    world->driver->ops->drop(world->driver, made.kept.id, take_kept, &dropped);
+    turn_until(world, &dropped.done, 60);
+    assert_true(dropped.fine);
+    twin.image[0] = '\0';
+    come_back(world, &twin, &one.fd);
+    auto_free char *text = ask(one.fd, "recall"), *ours = ask(one.fd, "get /tmp/ours");
+    check_has(text, "remembered: blue");
+    assert_null(strstr(ours, "No such file"));
+    close(one.fd);
     close(link_fd);
 }
 
@@ -791,6 +828,82 @@ static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
     check_comes_back(world, &plan, "remembered: teal");
 }
 
+static bool read_all(const char *path, char *room, size_t room_size)
+{
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, room, room_size - 1);
+
+    room[MAX(len, 0)] = '\0';
+    return len > 0;
+}
+
+/* Processes that are pid 1 of it and can still run. The dead are listed until their parent takes note of them. */
+static unsigned count_living(const char *id)
+{
+    glob_t found = { 0 };
+    unsigned count = 0;
+
+    (void)glob("/proc/[0-9]*", 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char path[64], cgroup[4096], status[4096];
+        (void)snprintf(path, sizeof path, "%s/cgroup", found.gl_pathv[i]);
+        if (!read_all(path, cgroup, sizeof cgroup) || !strstr(cgroup, id))
+            continue;
+        (void)snprintf(path, sizeof path, "%s/status", found.gl_pathv[i]);
+        if (!read_all(path, status, sizeof status))
+            continue;
+        const char *numbers = strstr(status, "\nNSpid:\t"), *state = strstr(status, "\nState:\t");
+        assert_true(numbers && state);
+        numbers += strlen("\nNSpid:\t");
+        const char *last = memchr(numbers, '\n', strlen(numbers));
+        bool is_first = last && last - numbers > 2 && last[-1] == '1' && last[-2] == '\t';
+        count += is_first && !strchr("ZX", state[strlen("\nState:\t")]);
+    }
+    globfree(&found);
+    return count;
+}
+
+/* The helper, CRIU and what it has made so far, all of them wherever they are just then. */
+static void a_keeper_killed_at_any_moment_of_a_return_leaves_one_of_it(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("onlyone");
+    unsigned cut_short = 0;
+
+    park_with_colour(world, &plan, "jade");
+    for (int round = 0; round < 24; round++) {
+        driver_free(world->driver);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct answer answer = { .fd = -1 };
+            world->loop = loop_new();
+            new_driver(world);
+            world->driver->ops->start_later(world->driver, &plan, take_started, &answer);
+            turn_for(world->loop, round * 12);
+            (void)kill(getpid(), SIGKILL);
+        }
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        new_driver(world);
+        bool runs = state_of(world, "onlyone") == HELD_RUNNING;
+        cut_short += !runs;
+        if (!runs)
+            check_comes_back(world, &plan, "remembered: jade");
+        assert_int_equal(count_living("onlyone"), 1);
+        if (runs) { /* it was done: its guestd has sockets that died with that keeper */
+            stop(world, "onlyone");
+            turn_for(world->loop, 100);
+            plan.from = PLAN_NEW;
+            park_with_colour(world, &plan, "jade");
+        } else {
+            struct answer answer = park(world, "onlyone");
+            if (!answer.fine)
+                fail_msg("park: %s", err_text(&answer.err));
+        }
+        assert_int_equal(count_living("onlyone"), 0);
+    }
+    assert_true(cut_short > 0);
+}
+
 static void write_mark(struct world *world, const char *id, const char *boot_id)
 {
     char path[128];
@@ -1045,12 +1158,220 @@ static void the_test_at_the_start_succeeds(void **state)
     struct plan plan = a_plan("late");
 
     turn_for(world->loop, 3000); /* it takes a tenth of that */
+    /* What CRIU has found out is kept for the runs after it, which cannot change it. */
+    const struct memory *memory = &native_of(world->driver)->memory;
+    struct stat st;
+    assert_int_equal(fstat(memory->known_fd, &st), 0);
+    assert_true(st.st_size > 0);
+    assert_true(fcntl(memory->known_fd, F_GET_SEALS) & F_SEAL_WRITE);
+    assert_int_equal(pwrite(memory->known_fd, "x", 1, 0), -1);
     int link_fd = start(world, &plan);
     free(ask(link_fd, "ping"));
     struct answer answer = park(world, "late");
     if (!answer.fine)
         fail_msg("%s", err_text(&answer.err));
     close(link_fd);
+}
+
+/* ---- compressed images ---- */
+
+static bool has(struct world *world, const char *dir, const char *name)
+{
+    char path[200];
+
+    (void)snprintf(path, sizeof path, "%s/image/%s", dir, name);
+    return faccessat(world->data_fd, path, F_OK, 0) == 0;
+}
+
+/* Its pages are in this form, and in no other. */
+static void await_pages(struct world *world, const char *dir, bool compressed)
+{
+    for (int i = 0;
+         i < 500 && (has(world, dir, "pages.zst") != compressed || has(world, dir, "pages-1.img") == compressed); i++)
+        turn_for(world->loop, 20);
+    assert_true(has(world, dir, "pages.zst") == compressed);
+    assert_true(has(world, dir, "pages-1.img") != compressed);
+    assert_false(has(world, dir, "pages.zst.new"));
+}
+
+static bool exists_at(const struct world *world, const char *path)
+{
+    return faccessat(world->data_fd, path, F_OK, 0) == 0;
+}
+
+static int set_up_compressing(void **state)
+{
+    assert_int_equal(set_up(state), 0);
+    struct world *world = *state;
+    driver_free(world->driver);
+    world->compress_after_ms = 50;
+    new_driver(world);
+    return 0;
+}
+
+static void change_after(struct world *world, uint64_t after_ms)
+{
+    driver_free(world->driver);
+    world->compress_after_ms = after_ms;
+    new_driver(world);
+}
+
+static void a_compressed_image_comes_back_with_its_memory(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("small");
+
+    park_with_colour(world, &plan, "pink");
+    await_pages(world, "sandboxes/small", true);
+    check_comes_back(world, &plan, "remembered: pink");
+    assert_false(exists_at(world, "sandboxes/small/image"));
+    /* And for a keeper that knows nothing of it. */
+    struct answer answer = park(world, "small");
+    assert_true(answer.fine);
+    await_pages(world, "sandboxes/small", true);
+    change_after(world, 50);
+    check_comes_back(world, &plan, "child: tick");
+}
+
+static void copies_of_a_compressed_snapshot_come_at_once(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("origin");
+    auto_close int link_fd = start(world, &plan);
+    char dir[100];
+
+    free(ask(link_fd, "remember red"));
+    struct answer made = snapshot(world, "origin");
+    assert_true(made.fine);
+    (void)snprintf(dir, sizeof dir, "snapshots/%s", made.kept.id);
+    await_pages(world, dir, true);
+    struct plan plans[] = { a_copy("one", &made.kept), a_copy("two", &made.kept), a_copy("three", &made.kept) };
+    struct answer answers[COUNT_OF(plans)] = { 0 };
+    for (size_t i = 0; i < COUNT_OF(plans); i++)
+        world->driver->ops->start_later(world->driver, &plans[i], take_started, &answers[i]);
+    /* One of them is killed while it waits for the pages: the others do not notice. */
+    stop(world, "two");
+    for (size_t i = 0; i < COUNT_OF(plans); i++) {
+        turn_until(world, &answers[i].done, 60);
+        assert_true(answers[i].fine == (i != 1));
+        if (i == 1)
+            continue;
+        auto_free char *text = ask(answers[i].fd, "recall");
+        check_has(text, "remembered: red");
+        close(answers[i].fd);
+    }
+    await_pages(world, dir, true);
+    /* While it is used it stays as it is. */
+    change_after(world, 600000);
+    struct plan four = a_copy("four", &made.kept), five = a_copy("five", &made.kept);
+    check_comes_back(world, &four, "remembered: red");
+    assert_true(has(world, dir, "pages-1.img") && has(world, dir, "pages.zst"));
+    check_comes_back(world, &five, "remembered: red");
+    /* A keeper that has not made these files does not trust them. */
+    auto_close int dir_fd = openat(world->data_fd, dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_close int fd = openat(dir_fd, "image/pages-1.img", O_WRONLY | O_TRUNC | O_CLOEXEC);
+    assert_true(fd >= 0);
+    change_after(world, 600000);
+    struct plan six = a_copy("six", &made.kept);
+    check_comes_back(world, &six, "remembered: red");
+    change_after(world, 50);
+    await_pages(world, dir, true);
+}
+
+static void a_compressed_image_that_is_damaged_is_refused(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("hurt");
+    struct stat st;
+
+    park_with_colour(world, &plan, "grey");
+    await_pages(world, "sandboxes/hurt", true);
+    auto_close int fd = openat(world->data_fd, "sandboxes/hurt/image/pages.zst", O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    char byte;
+    assert_int_equal(pread(fd, &byte, 1, st.st_size / 2), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, st.st_size / 2), 1);
+    for (int i = 0; i < 2; i++) { /* changed, then cut short */
+        struct answer answer = start_from(world, &plan);
+        assert_false(answer.fine);
+        assert_int_equal(answer.err.kind, ERR_CONFLICT);
+        assert_non_null(strstr(answer.err.message, "on_resume='reboot'"));
+        await_parked(world, "hurt");
+        assert_false(has_mark(world, "hurt")); /* nothing of it has run */
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, st.st_size / 2), 1);
+        assert_int_equal(ftruncate(fd, st.st_size - 1), 0);
+    }
+    plan.from = PLAN_PARKED;
+    auto_close int again = start(world, &plan);
+    free(ask(again, "ping"));
+    assert_false(exists_at(world, "sandboxes/hurt/image"));
+}
+
+static void one_that_comes_back_while_it_is_compressed_has_its_own_pages(void **state)
+{
+    struct world *world = *state;
+
+    for (int i = 0; i < 12; i++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "soon%d", i);
+        struct plan plan = a_plan(id);
+        park_with_colour(world, &plan, "lime");
+        turn_for(world->loop, 45 + i * 4);
+        check_comes_back(world, &plan, "remembered: lime");
+        stop(world, id);
+    }
+}
+
+static void a_keeper_killed_while_it_compresses_loses_nothing(void **state)
+{
+    struct world *world = *state;
+    char id[16];
+
+    for (enum native_step step = NATIVE_AT_COMPRESS_BEGIN; step <= NATIVE_AT_COMPRESS_END; step++) {
+        int status;
+        change_after(world, 0);
+        (void)snprintf(id, sizeof id, "cut%d", step);
+        struct plan plan = a_plan(id);
+        park_with_colour(world, &plan, "teal");
+        driver_free(world->driver);
+        pid_t pid = fork();
+        if (pid == 0) {
+            world->loop = loop_new(); /* an epoll descriptor is shared by fork */
+            world->compress_after_ms = 50;
+            new_driver(world);
+            native_die_at(world->driver, step);
+            turn_for(world->loop, 20000);
+            _exit(3); /* it has not come to that step */
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        world->compress_after_ms = step % 2 ? 50 : 0;
+        new_driver(world);
+        await_parked(world, id);
+        if (step % 2) {
+            (void)snprintf(id, sizeof id, "cut%d", step);
+            char dir[40];
+            (void)snprintf(dir, sizeof dir, "sandboxes/%s", id);
+            await_pages(world, dir, true);
+        }
+        check_comes_back(world, &plan, "remembered: teal");
+    }
+}
+
+static void one_that_cannot_be_compressed_stays_as_it_is(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("raw");
+
+    native_fail_at(world->driver, NATIVE_AT_COMPRESS_NAME);
+    park_with_colour(world, &plan, "white");
+    turn_for(world->loop, 1000);
+    assert_true(has(world, "sandboxes/raw", "pages-1.img"));
+    assert_false(has(world, "sandboxes/raw", "pages.zst"));
+    native_fail_at(world->driver, NATIVE_NOWHERE);
+    check_comes_back(world, &plan, "remembered: white");
 }
 
 int main(int argc, char **argv)
@@ -1060,6 +1381,7 @@ int main(int argc, char **argv)
         T(a_parked_sandbox_comes_back_with_its_memory),
         T(a_restored_sandbox_can_be_parked_again),
         T(copies_of_an_image_have_ids_names_and_random_numbers_of_their_own),
+        T(a_copy_is_a_snapshot_with_memory_for_now),
         T(a_paused_sandbox_stays_frozen_when_its_dump_dies),
         T(a_sandbox_that_ran_runs_on_when_its_dump_dies),
         cmocka_unit_test_setup_teardown(a_dump_ends_when_the_disk_is_full, set_up_small, tear_down),
@@ -1070,6 +1392,7 @@ int main(int argc, char **argv)
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
         T(a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next),
         T(a_keeper_killed_while_one_comes_back_loses_nothing),
+        T(a_keeper_killed_at_any_moment_of_a_return_leaves_one_of_it),
         T(an_image_that_was_resumed_before_the_machine_went_down_is_refused),
         T(one_that_has_used_up_its_limits_comes_back_and_has_them_again),
         T(one_that_needs_more_memory_than_it_may_have_is_refused_soon),
@@ -1077,6 +1400,13 @@ int main(int argc, char **argv)
         T(where_criu_does_not_work_memory_is_off_and_all_else_works),
         T(a_test_that_is_cut_short_leaves_nothing_and_is_made_again),
         T(the_test_at_the_start_succeeds),
+#define Z(name) cmocka_unit_test_setup_teardown(name, set_up_compressing, tear_down)
+        Z(a_compressed_image_comes_back_with_its_memory),
+        Z(copies_of_a_compressed_snapshot_come_at_once),
+        Z(a_compressed_image_that_is_damaged_is_refused),
+        Z(one_that_comes_back_while_it_is_compressed_has_its_own_pages),
+        Z(a_keeper_killed_while_it_compresses_loses_nothing),
+        Z(one_that_cannot_be_compressed_stays_as_it_is),
     };
     struct err err;
 

@@ -1,5 +1,6 @@
 #include "isolation/native/park.h"
 
+#include "isolation/native/cgroup.h"
 #include "isolation/native/state.h"
 #include "native_world.h"
 
@@ -253,6 +254,81 @@ static void a_keeper_killed_while_it_resumes_loses_nothing(void **state)
     }
 }
 
+/* As by a helper of a keeper that was killed, which has not died yet. */
+static void hold(struct world *world, const char *id, int *out_fd)
+{
+    char path[64];
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "sandboxes/%s", id);
+    auto_close int fd = open_at(world, path);
+    assert_true(state_claim(fd, out_fd, &err));
+}
+
+static void what_an_earlier_start_still_holds_is_not_started(void **state)
+{
+    struct world *world = *state;
+    (void)close(start_and_write(world, "sandbox1"));
+    struct plan plan = parked_plan("sandbox1");
+    auto_close int held_fd = -1;
+    struct err err;
+    int other;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    hold(world, "sandbox1", &held_fd);
+    assert_false(try_start(world, &plan, &other, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    turn_for(world->loop, 6500); /* it waits for as long as it takes */
+    assert_int_equal(state_of(world, "sandbox1"), HELD_PARKED);
+    assert_false(try_start(world, &plan, &other, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    next_driver(world); /* nor by the next keeper */
+    assert_false(try_start(world, &plan, &other, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    fd_close(&held_fd);
+    turn_for(world->loop, 100);
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1");
+}
+
+/* A process in a cgroup of that sandbox, of which keeper knows nothing. */
+static pid_t leave_one(struct world *world, const char *id)
+{
+    const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
+    struct stat st;
+    struct err err;
+    char name[64];
+    pid_t pid = fork();
+
+    if (pid == 0)
+        for (;;)
+            (void)pause();
+    assert_int_equal(fstat(world->data_fd, &st), 0);
+    (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    struct cgroups *cgroups = cgroups_open(name, -1, false, &err);
+    assert_non_null(cgroups);
+    assert_true(cgroup_make(cgroups, id, &limits, &err) && cgroup_hold(cgroups, id, pid, &err));
+    cgroups_close(cgroups);
+    return pid;
+}
+
+static void what_is_left_in_the_cgroup_of_a_parked_sandbox_is_ended(void **state)
+{
+    struct world *world = *state;
+    (void)close(start_and_write(world, "sandbox1"));
+    int status = 0;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    driver_free(world->driver);
+    pid_t pid = leave_one(world, "sandbox1");
+    new_driver(world);
+    for (int i = 0; i < 200 && waitpid(pid, &status, WNOHANG) == 0; i++)
+        turn_for(world->loop, 10);
+    assert_true(WIFSIGNALED(status));
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1");
+}
+
 /* ---- two things at once ---- */
 
 static void note_park(struct world *world, const char *id, struct answer *answer)
@@ -381,6 +457,8 @@ int main(int argc, char **argv)
         NATIVE_CASE(parked_sandboxes_outlive_the_machine),
         NATIVE_CASE(a_keeper_killed_while_it_parks_loses_nothing),
         NATIVE_CASE(a_keeper_killed_while_it_resumes_loses_nothing),
+        NATIVE_CASE(what_an_earlier_start_still_holds_is_not_started),
+        NATIVE_CASE(what_is_left_in_the_cgroup_of_a_parked_sandbox_is_ended),
         NATIVE_CASE(a_kill_ends_a_sandbox_that_is_being_parked),
         NATIVE_CASE(a_kill_during_the_last_sync_leaves_nothing),
         NATIVE_CASE(while_it_is_being_parked_nothing_else_is_done_with_it),

@@ -510,7 +510,7 @@ static void note_pause(struct driver *driver, enum pause_call call, const char *
     kept.layer_count = 2;
     memset(kept.layers[0], 'a', sizeof kept.layers[0] - 1);
     memcpy(kept.layers[1], kept.id, sizeof kept.id);
-    done(context, call == PAUSE_SNAPSHOT || call == PAUSE_SEAL ? &kept : NULL, NULL);
+    done(context, call >= PAUSE_SNAPSHOT && call <= PAUSE_COPY ? &kept : NULL, NULL);
 }
 
 static void note_freeze(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
@@ -536,6 +536,11 @@ static void note_snapshot(struct driver *driver, const char *id, bool memory, dr
 static void note_seal(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
 {
     note_pause(driver, PAUSE_SEAL, id, false, done, context);
+}
+
+static void note_copy(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_COPY, id, false, done, context);
 }
 
 static void note_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context)
@@ -564,6 +569,7 @@ static void can_pause(struct world *world)
     world->ops.park = note_park;
     world->ops.snapshot = note_snapshot;
     world->ops.seal = note_seal;
+    world->ops.copy = note_copy;
     world->ops.drop = note_drop;
     world->ops.list_snapshots = note_list;
     world->fake.driver.ops = &world->ops;
@@ -583,7 +589,7 @@ static void pause_in_every_way(struct world *world)
         assert_int_equal(world->paused[call], call);
         assert_string_equal(world->paused_id, id);
         assert_int_equal(world->memory, memory);
-        assert_string_equal(kept.id, call == PAUSE_SNAPSHOT || call == PAUSE_SEAL ? a_snapshot : "");
+        assert_string_equal(kept.id, call >= PAUSE_SNAPSHOT && call <= PAUSE_COPY ? a_snapshot : "");
     }
     assert_true(driver_pause_call(world->remote, PAUSE_SNAPSHOT, "sandbox1", true, &kept, &err));
     assert_true(kept.has_image);
@@ -633,9 +639,8 @@ static void writing_to_disk_may_take_longer_than_other_calls(void **state)
 
     for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
         ask.pause.call = (enum pause_call)call;
-        assert_int_equal(op_patience_ms(pause, &ask), call == PAUSE_PARK || call == PAUSE_SNAPSHOT || call == PAUSE_SEAL
-                                                          ? LIMIT_PAUSE_MS
-                                                          : LIMIT_KEEPER_MS);
+        assert_int_equal(op_patience_ms(pause, &ask),
+                         call >= PAUSE_PARK && call <= PAUSE_COPY ? LIMIT_PAUSE_MS : LIMIT_KEEPER_MS);
     }
     assert_int_equal(op_patience_ms(start, &ask), LIMIT_KEEPER_MS);
     ask.plan.from = PLAN_PARKED_IMAGE;

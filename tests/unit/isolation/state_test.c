@@ -115,6 +115,27 @@ static void the_layers_stay_when_the_record_is_completed(void **state)
     rmdir(dir);
 }
 
+static void a_sandbox_is_claimed_by_one_until_all_copies_are_closed(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/cloister-state.XXXXXX";
+    int first_fd = -1, second_fd = -1;
+    struct err err;
+
+    assert_non_null(mkdtemp(dir));
+    auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(state_claim(dir_fd, &first_fd, &err));
+    assert_false(state_claim(dir_fd, &second_fd, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    int copy_fd = dup(first_fd);
+    fd_close(&first_fd);
+    assert_false(state_claim(dir_fd, &second_fd, &err));
+    fd_close(&copy_fd);
+    assert_true(state_claim(dir_fd, &second_fd, &err));
+    fd_close(&second_fd);
+    rmdir(dir);
+}
+
 static void a_torn_record_is_refused(void **state)
 {
     (void)state;
@@ -163,6 +184,7 @@ int main(void)
         CASE(a_record_of_an_older_version_has_no_zygote_and_no_network),
         CASE(a_completed_record_covers_the_one_before),
         CASE(the_layers_stay_when_the_record_is_completed),
+        CASE(a_sandbox_is_claimed_by_one_until_all_copies_are_closed),
         CASE(a_torn_record_is_refused),
         CASE(the_start_time_is_found_behind_any_name),
         CASE(our_own_start_time_can_be_read),

@@ -860,6 +860,38 @@ static void a_paused_one_can_be_killed(void **state)
     }
 }
 
+static void one_that_is_paused_for_long_goes_and_no_other(void **state)
+{
+    struct rig *rig = *state;
+    struct str old = rig_create(rig).id, young = rig_create(rig).id, runs = rig_create(rig).id,
+               back = rig_create(rig).id;
+    const int64_t hour_us = INT64_C(3600) * 1000000;
+    struct sandbox_info info;
+
+    pause_it(rig, old, &files_only);
+    pause_it(rig, young, &with_memory);
+    pause_it(rig, back, &with_memory);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&rig->all->lock);
+        ((struct sandbox *)map_get(&rig->all->by_id, old))->deadline_us -= 2 * hour_us;
+        ((struct sandbox *)map_get(&rig->all->by_id, back))->deadline_us -= 2 * hour_us;
+    }
+    assert_true(resume_it(rig, back, RESUME_AS_KEPT, &info));
+    sandboxes_kill_paused(rig->all, clock_wall_us() - 3 * hour_us);
+    assert_int_equal(state_of(rig, old), SANDBOX_PAUSED);
+    sandboxes_kill_paused(rig->all, clock_wall_us() - hour_us);
+    assert_int_equal(state_of(rig, old), SANDBOX_GONE);
+    assert_false(rig_holds(rig, old));
+    check_events(rig, old, "created paused killed");
+    struct event_row *events;
+    size_t count;
+    MUST(store_event_list(rig->disk.store, old, &rig->arena, &events, &count, &err));
+    assert_non_null(memmem(events[2].data.at, events[2].data.len, "\"retention\"", 11));
+    assert_int_equal(state_of(rig, young), SANDBOX_PAUSED);
+    assert_int_equal(state_of(rig, runs), SANDBOX_RUNNING);
+    assert_int_equal(state_of(rig, back), SANDBOX_RUNNING);
+}
+
 static void a_kill_during_a_pause_ends_it(void **state)
 {
     struct rig *rig = *state;
@@ -1456,6 +1488,7 @@ int main(void)
         RUNNING(a_resume_waits_for_the_pause_that_is_under_way),
         RUNNING(a_resume_waits_while_it_is_written_to_disk),
         RUNNING(a_paused_one_can_be_killed),
+        RUNNING(one_that_is_paused_for_long_goes_and_no_other),
         RUNNING(a_kill_during_a_pause_ends_it),
         RUNNING(a_kill_does_not_wait_for_a_driver_that_takes_long),
         RUNNING(a_kill_during_a_resume_ends_it),

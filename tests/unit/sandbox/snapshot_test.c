@@ -381,7 +381,8 @@ static void copies_have_what_the_original_has_but_its_id_and_its_token(void **st
         CHECK_STR(setup.envs[0].name, STR("A"));
     }
     check_runs_on(rig, &info);
-    assert_int_equal(rig->fake.pause_calls[PAUSE_SNAPSHOT], 1);
+    assert_int_equal(rig->fake.pause_calls[PAUSE_COPY], 1);
+    assert_int_equal(rig->fake.pause_calls[PAUSE_SNAPSHOT], 0);
     assert_int_equal(rig->fake.pause_calls[PAUSE_DROP], 1); /* nobody needs it any more */
     CHECK_STR(str_from(rig->fake.dropped), str_from(rig->fake.last_plan.image));
 }
@@ -423,7 +424,7 @@ static void a_fork_that_cannot_be_attempted_does_nothing(void **state)
     MUST_FAIL(sandbox_fork(rig->all, TEAM, info.id, 1, LIMIT_TIMEOUT_S + 1, STR(""), &rig->arena, &result, &err),
               ERR_INVALID);
     MUST_FAIL(sandbox_fork(rig->all, TEAM, STR("inone"), 1, 60, STR(""), &rig->arena, &result, &err), ERR_NOT_FOUND);
-    (void)err_set(&rig->fake.pause_errs[PAUSE_SNAPSHOT][1], ERR_INVALID, "failed on purpose");
+    (void)err_set(&rig->fake.pause_errs[PAUSE_COPY][0], ERR_INVALID, "failed on purpose");
     MUST_FAIL(sandbox_fork(rig->all, TEAM, info.id, 1, 60, STR(""), &rig->arena, &result, &err), ERR_INVALID);
     assert_int_equal(rig->fake.starts, 1);
     check_runs_on(rig, &info);
