@@ -234,6 +234,39 @@ void sandboxes_kill_paused(struct sandboxes *all, int64_t before_us)
     }
 }
 
+bool sandbox_seal(struct sandboxes *all, struct str team_id, struct str id, struct kept *out, struct err *err)
+{
+    struct sandbox *sb;
+    struct err end_err;
+    bool ours = false;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sb = sandbox_of_team(all, team_id, id, err);
+        if (!sb)
+            return false;
+        if (sb->state != SANDBOX_RUNNING) {
+            (void)sandbox_not_running(sb, err);
+            err->kind = ERR_CONFLICT;
+            return false;
+        }
+        sandbox_ref(sb);
+        if (!claim_end(sb, "sealed", &ours, err) || !ours) {
+            sandbox_unref(sb);
+            return err_set(err, ERR_CONFLICT, "sandbox %.*s is being killed", STR_ARG(id));
+        }
+    }
+    sandbox_cut_and_wait(sb);
+    await_workers(sb);
+    bool ok = driver_pause_call(all->config.driver, PAUSE_SEAL, sb->id, false, out, err);
+    if (!ok && err->sys && err->kind != ERR_FULL)
+        err->kind = ERR_INTERNAL;
+    if (!sandbox_end(sb, &end_err))
+        log_warn("sandbox %s: sealed and not ended, will try again: %s", sb->id, err_text(&end_err));
+    sandbox_unref(sb);
+    return ok;
+}
+
 /* ---- create ---- */
 
 static bool want_check(const struct sandboxes *all, const struct sandbox_want *want, struct err *err)
@@ -283,6 +316,9 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
         sandbox_make_private(sb);
     sb->timeout_s = want->timeout_s;
     sb->lifecycle = want->lifecycle;
+    sb->default_user = arena_copy(arena, want->default_user.len ? want->default_user : STR("user"));
+    sb->default_workdir = arena_copy(arena, want->default_workdir);
+    sb->is_temporary = want->is_temporary;
     sb->layer_count = want->layer_count;
     sb->layers = ARENA_ARRAY(arena, struct str, want->layer_count);
     for (uint32_t i = 0; i < want->layer_count; i++)
@@ -384,7 +420,8 @@ bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, 
                               .template_id = sb->template_id,
                               .access_token = str_from(token),
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
-                              .default_user = STR("user"),
+                              .default_user = sb->default_user,
+                              .default_workdir = sb->default_workdir,
                               .network = described,
                               .env_count = env_count,
                               .envs = envs,
@@ -454,11 +491,12 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
     sb->started_us = now_us;
     sandbox_set_clock(sb, now_us + (int64_t)timeout_s * 1000000);
     struct event_row event = record_created(sb, arena);
-    if (!store_sandbox_ready(all->config.store, str_from(sb->id), now_us, sb->deadline_us, &event, err))
+    if (!sb->is_temporary &&
+        !store_sandbox_ready(all->config.store, str_from(sb->id), now_us, sb->deadline_us, &event, err))
         return false;
 
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    sb->kept_us = sb->deadline_us;
+    sb->kept_us = sb->is_temporary ? 0 : sb->deadline_us;
     if (sb->exited)
         return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
     sb->connections = CONNECTIONS_OPEN;

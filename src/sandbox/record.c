@@ -67,6 +67,8 @@ bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_ro
         .auto_resume = sb->lifecycle.auto_resume,
         .layer_count = sb->layer_count,
         .layers = sb->layers,
+        .default_user = sb->default_user,
+        .default_workdir = sb->default_workdir,
     };
     return true;
 }
@@ -151,6 +153,8 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
     sb->layers = ARENA_ARRAY(&sb->arena, struct str, row->layer_count);
     for (uint32_t i = 0; i < row->layer_count; i++)
         sb->layers[i] = arena_copy(&sb->arena, row->layers[i]);
+    sb->default_user = arena_copy(&sb->arena, row->default_user);
+    sb->default_workdir = arena_copy(&sb->arena, row->default_workdir);
     sb->has_memory = row->has_memory;
     sb->was_silent = row->was_silent;
     sb->envs = row->envs.len ? str_copy(row->envs) : NULL;

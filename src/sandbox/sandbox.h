@@ -111,6 +111,13 @@ struct sandbox_want {
     bool open_code;              /* run_code needs no access token */
     struct sandbox_lifecycle lifecycle;
     struct str image; /* the snapshot whose processes it begins with, on the layers of it; empty: a fresh start */
+    struct str default_user;    /* of commands and files that name none; empty: `user` */
+    struct str default_workdir; /* the same; empty: the user's home */
+    /*
+     * For the builder: a team_id of its own keeps it out of lists and of every team's count. It has no events, and a front
+     * that finds it after a crash ends it.
+     */
+    bool is_temporary;
 };
 
 /* The public data of a sandbox: a copy in the caller's arena. */
@@ -216,6 +223,12 @@ bool sandbox_snapshot(struct sandboxes *all, struct str team_id, struct str id, 
 /* Removes what a snapshot has kept. Fine if there is none. On a worker. */
 bool sandbox_drop_snapshot(struct sandboxes *all, struct str kept_id, struct err *err) must_use;
 
+/*
+ * Ends it, and what it has written becomes a layer on top of its own: nothing is copied. It is gone afterwards, also if this
+ * fails; nothing is kept then. sandbox_drop_snapshot() removes what was kept. ERR_CONFLICT unless it runs.
+ */
+bool sandbox_seal(struct sandboxes *all, struct str team_id, struct str id, struct kept *out, struct err *err) must_use;
+
 struct fork_result {
     bool ok;
     struct sandbox_info info; /* ok */
@@ -227,6 +240,58 @@ struct fork_result {
  */
 bool sandbox_fork(struct sandboxes *all, struct str team_id, struct str id, uint32_t count, uint64_t timeout_s,
                   struct str key_id, struct arena *arena, struct fork_result *out, struct err *err) must_use;
+
+/* ---- run.c: commands and archives, for the builder ---- */
+
+/*
+ * A command in a sandbox, through guestd's port as a client's would be: `SHELL -l -c COMMAND`. The functions are for one
+ * thread at a time, which may have several commands; output() is called by runs_await().
+ */
+enum run_stream { RUN_STDOUT, RUN_STDERR };
+struct run_want {
+    struct str sandbox_id;
+    struct str user;    /* empty: the sandbox's default */
+    struct str workdir; /* empty: the sandbox's default, or the user's home */
+    uint32_t env_count;
+    const struct pair *envs;
+    struct str shell; /* empty: /bin/bash */
+    struct str command;
+    void (*output)(void *context, enum run_stream stream, struct str bytes); /* may be NULL */
+    void *context;
+};
+enum run_state {
+    RUN_GOING,
+    RUN_EXITED,  /* with an exit code or a signal; `text` is "exit status 1", "signal: killed" */
+    RUN_REFUSED, /* guestd did not start it; `text` is its error: "unauthenticated: invalid username: 'x'" */
+    RUN_LOST,    /* the connection broke: the sandbox has ended, perhaps by its deadline or for lack of memory */
+};
+struct run_result {
+    enum run_state state;
+    int exit_code; /* -1 for a signal */
+    char text[256];
+};
+struct run;
+/* Returns when guestd has the request. ERR_UNAVAILABLE: the sandbox is gone. */
+struct run *run_begin(struct sandboxes *all, const struct run_want *want, struct err *err) must_use;
+/* Reads what there is, and waits until until_ms (clock_mono_ms()) for the first of them to say something. */
+void runs_await(struct run *const *runs, size_t count, uint64_t until_ms);
+const struct run_result *run_result(const struct run *run);
+/* Lets go: the command goes on if it has not ended. NULL is fine. */
+void run_free(struct run *run);
+
+struct archive_want {
+    struct str sandbox_id;
+    int fd; /* of a regular file, from its beginning */
+    uint64_t size;
+    struct str source, dest; /* as in the recipe; dest may be relative to workdir */
+    struct str owner, mode;  /* empty: none */
+    struct str user, workdir;
+    uint64_t until_ms;
+    bool (*cancelled)(void *context); /* asked a few times a second */
+    void *context;
+};
+/* Has guestd unpack it, as root. ERR_INVALID with guestd's reason, ERR_TIMEOUT, ERR_UNAVAILABLE, ERR_CONFLICT: cancelled. */
+bool sandbox_put_archive(struct sandboxes *all, const struct archive_want *want, struct err *err) must_use;
 
 /*
  * Replaces what a running sandbox may reach; connections that are no longer allowed are cut. The store has the new policy

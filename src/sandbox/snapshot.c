@@ -109,7 +109,8 @@ static bool copy(struct sandbox *sb, enum pause_call call, bool memory, struct a
 
     *ready = (struct guestlink_ready){ 0 };
     *out = (struct kept){ 0 };
-    if (!store_sandbox_change(config->store, str_from(sb->id),
+    if (!sb->is_temporary &&
+        !store_sandbox_change(config->store, str_from(sb->id),
                               &(struct sandbox_change){ .state = SANDBOX_ROW_SNAPSHOTTING }, NULL, err))
         return false;
     bool ok = (!(memory || call == PAUSE_COPY) || prepare(sb, arena, &guestlink_fd, ready, err)) &&
@@ -120,6 +121,8 @@ static bool copy(struct sandbox *sb, enum pause_call call, bool memory, struct a
         return ok; /* its row goes, and end_snapshot() says so */
     }
     sandbox_take_back(sb, guestlink_fd);
+    if (sb->is_temporary)
+        return ok;
     if (ok)
         event = record_checkpointed(sb, out, arena);
     if (!store_sandbox_change(config->store, str_from(sb->id), &(struct sandbox_change){ .state = SANDBOX_ROW_RUNNING },
@@ -360,6 +363,8 @@ static void want_like(struct sandbox *sb, struct arena *arena, struct sandbox_wa
         .https_ports = sb->https_ports,
         .open_code = sb->open_code,
         .lifecycle = sb->lifecycle,
+        .default_user = sb->default_user,
+        .default_workdir = sb->default_workdir,
     };
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
     (void)!sandbox_read_policy(sb, arena, &out->network); /* our own bytes; empty if there is none */

@@ -56,9 +56,10 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
                "memory_mb, disk_mb, network, started_us, deadline_us, key_id, is_private, mask_host, https_ports, "
-               "open_code, node_id, timeout_s, auto_pause, keep_memory, auto_resume, layers, revision) VALUES ($1, $2, "
+               "open_code, node_id, timeout_s, auto_pause, keep_memory, auto_resume, layers, default_user, "
+               "default_workdir, revision) VALUES ($1, $2, "
                "$3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, "
-               "$22, $23, 0)",
+               "$22, $23, $24, $25, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
                         sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->network),
@@ -66,7 +67,7 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
                         sql_int(row->is_private), sql_text(row->mask_host), sql_text(row->https_ports),
                         sql_int(row->open_code), sql_text(str_from(store->node_id)), sql_int((int64_t)row->timeout_s),
                         sql_int(row->auto_pause), sql_int(row->keep_memory), sql_int(row->auto_resume),
-                        sql_text(buf_str(&layers))),
+                        sql_text(buf_str(&layers)), sql_text(row->default_user), sql_text(row->default_workdir)),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -210,6 +211,8 @@ static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struc
         .has_memory = sql_row_int(rows, 23) != 0,
         .was_silent = sql_row_int(rows, 24) != 0,
         .envs = arena_copy(arena, sql_row_text(rows, 25)),
+        .default_user = arena_copy(arena, sql_row_text(rows, 27)),
+        .default_workdir = arena_copy(arena, sql_row_text(rows, 28)),
     };
     layers_read(sql_row_text(rows, 26), arena, out);
 }
@@ -220,12 +223,13 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
 
-    return (sql_select(store->sql,
-                       "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
-                       "disk_mb, network, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, "
-                       "https_ports, timeout_s, auto_pause, keep_memory, auto_resume, has_memory, was_silent, envs, "
-                       "layers FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
-                       SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
+    return (sql_select(
+                store->sql,
+                "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
+                "disk_mb, network, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, "
+                "https_ports, timeout_s, auto_pause, keep_memory, auto_resume, has_memory, was_silent, envs, "
+                "layers, default_user, default_workdir FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
+                SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
             ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "list sandboxes");
 }

@@ -425,8 +425,9 @@ struct sandbox_row {
     bool auto_pause, keep_memory, auto_resume; /* sandbox_lifecycle */
     uint32_t layer_count;                      /* what it was started from, so that a paused one can start again */
     const struct str *layers;
-    bool has_memory, was_silent; /* of a paused one */
-    struct str envs;             /* of a paused one: a JSON object, for a start without its memory */
+    bool has_memory, was_silent;              /* of a paused one */
+    struct str envs;                          /* of a paused one: a JSON object, for a start without its memory */
+    struct str default_user, default_workdir; /* of commands that name none; no workdir: the user's home */
 };
 
 struct event_row {

@@ -539,6 +539,80 @@ static void of_many_forks_few_have_helpers(void **state)
 #define RUNNING(name) cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 #define MADE(name) cmocka_unit_test_setup_teardown(name, rig_set_up_only, rig_tear_down)
 
+/* ---- sandboxes of the builder ---- */
+
+static void a_sealed_sandbox_is_gone_and_its_layer_is_kept(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig);
+    struct kept kept;
+    struct err why;
+
+    MUST(sandbox_seal(rig->all, TEAM, info.id, &kept, &err));
+    assert_int_equal(kept.layer_count, rig->want.layer_count + 1);
+    assert_string_equal(kept.layers[kept.layer_count - 1], kept.id);
+    assert_int_equal(state_of(rig, info.id), SANDBOX_GONE);
+    assert_int_equal(rig_rows(rig), 0);
+    assert_false(sandbox_seal(rig->all, TEAM, info.id, &kept, &why));
+    assert_int_equal(why.kind, ERR_NOT_FOUND);
+    /* A seal that fails has ended it, too. */
+    info = make(rig);
+    (void)err_set(&rig->fake.pause_errs[PAUSE_SEAL][0], ERR_FULL, "the disk is full");
+    assert_false(sandbox_seal(rig->all, TEAM, info.id, &kept, &why));
+    assert_int_equal(why.kind, ERR_FULL);
+    assert_int_equal(state_of(rig, info.id), SANDBOX_GONE);
+    assert_int_equal(rig_rows(rig), 0);
+}
+
+static void a_temporary_sandbox_has_no_events_and_the_next_front_ends_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info, *list;
+    struct snapshot snapshot;
+    size_t count;
+    struct err why;
+
+    rig->want.team_id = STR("build");
+    rig->want.is_temporary = true;
+    info = make(rig);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+    assert_int_equal(sandboxes_count(rig->all, TEAM), 0);
+    assert_false(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &info, &why));
+    MUST(sandbox_snapshot(rig->all, STR("build"), info.id, true, &rig->arena, &snapshot.kept, &snapshot.info,
+                          &snapshot.layer_count, &snapshot.layers, &err));
+    assert_false(has_event(rig, info.id, EVENT_CREATED));
+    assert_false(has_event(rig, info.id, EVENT_CHECKPOINTED));
+    rig_stop(rig);
+    rig_start(rig);
+    rig_wait_empty(rig);
+    assert_int_equal(rig_rows(rig), 0);
+    assert_false(has_event(rig, info.id, EVENT_KILLED));
+}
+
+static void guestd_learns_the_defaults_of_the_template(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig);
+    struct guestlink_setup setup = rig_setup_of(rig, info.id);
+
+    CHECK_STR(setup.default_user, STR("user"));
+    assert_int_equal(setup.default_workdir.len, 0);
+    rig->want.default_user = STR("worker");
+    rig->want.default_workdir = STR("/app");
+    info = make(rig);
+    setup = rig_setup_of(rig, info.id);
+    CHECK_STR(setup.default_user, STR("worker"));
+    CHECK_STR(setup.default_workdir, STR("/app"));
+    /* They are in its row: a resume tells them again. */
+    struct sandbox_row *rows;
+    size_t count;
+    MUST(store_sandbox_list(rig->disk.store, &rig->arena, &rows, &count, &err));
+    assert_int_equal(count, 2);
+    CHECK_STR(rows[1].default_user, STR("worker"));
+    CHECK_STR(rows[1].default_workdir, STR("/app"));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -550,6 +624,9 @@ int main(void)
         RUNNING(one_team_does_not_take_all_places_for_copies),
         RUNNING(a_kill_during_a_snapshot_ends_it_and_the_snapshot),
         RUNNING(a_deadline_that_passes_meanwhile_counts_afterwards),
+        RUNNING(a_sealed_sandbox_is_gone_and_its_layer_is_kept),
+        RUNNING(a_temporary_sandbox_has_no_events_and_the_next_front_ends_it),
+        RUNNING(guestd_learns_the_defaults_of_the_template),
         RUNNING(a_sandbox_is_made_from_a_snapshot),
         RUNNING(copies_have_what_the_original_has_but_its_id_and_its_token),
         MADE(copies_that_do_not_fit_fail_by_themselves),

@@ -123,6 +123,7 @@ static void a_store_from_before_pauses_gets_their_columns(void **state)
            "ALTER TABLE sandboxes DROP COLUMN keep_memory; ALTER TABLE sandboxes DROP COLUMN auto_resume;"
            "ALTER TABLE sandboxes DROP COLUMN layers; ALTER TABLE sandboxes DROP COLUMN has_memory;"
            "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
+           "ALTER TABLE sandboxes DROP COLUMN default_user; ALTER TABLE sandboxes DROP COLUMN default_workdir;"
            "DROP TABLE snapshots; DROP INDEX sandboxes_of_template;" DROP_BUILDS
            "ALTER TABLE mail_inboxes DROP COLUMN shred_tries;"
            "DELETE FROM schema_version WHERE version > 9;"
@@ -139,6 +140,7 @@ static void a_store_from_before_pauses_gets_their_columns(void **state)
     assert_false(rows[0].auto_pause || rows[0].keep_memory || rows[0].auto_resume || rows[0].has_memory ||
                  rows[0].was_silent);
     CHECK_STR(rows[0].envs, STR(""));
+    CHECK_STR(rows[0].default_user, STR("user"));
     MUST(store_sandbox_change(t->store, STR("iold"), &(struct sandbox_change){ .state = SANDBOX_ROW_PAUSED }, NULL,
                               &err));
 }
