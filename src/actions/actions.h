@@ -29,6 +29,9 @@
  */
 #define GUESTD_API_VERSION "0.6.13"
 
+struct builder;
+struct build_want;
+struct uploads;
 /* What actions work with. daemon/ fills it in at start; read-only afterwards. */
 struct actions {
     struct store *store;
@@ -46,6 +49,11 @@ struct actions {
     struct retention {
         uint32_t snapshot_days, paused_days; /* what nobody has used for so long goes; 0: it stays */
     } retention;
+    struct uploads *uploads;        /* NULL: no archives can be uploaded */
+    struct builder *builder;        /* NULL: templates cannot be built */
+    /* builder_start() and builder_cancel(). */
+    bool (*build_start)(struct builder *builder, const struct build_want *want, struct err *err);
+    void (*build_cancel)(struct builder *builder, struct str build_id, const char *why);
 };
 
 struct mail;
@@ -155,12 +163,9 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
 /* Of the caller's team. `of->name` is any reference, with or without a tag. ERR_INVALID for a bad one. */
 bool action_snapshot_list(const struct actions *actions, const struct caller *caller, const struct snapshot_filter *of,
                           struct arena *arena, struct snapshot_info **out, size_t *out_count, struct err *err) must_use;
-/*
- * Of any reference form; the tag is ignored. ERR_NOT_FOUND; ERR_CONFLICT while sandboxes are based on it; ERR_DENIED for
- * another namespace, and for a template that is not a snapshot.
- */
-bool action_snapshot_delete(const struct actions *actions, const struct caller *caller, struct str ref,
-                            struct arena *arena, struct err *err) must_use;
+/* For the other files of actions/: by template id. ERR_NOT_FOUND; ERR_CONFLICT while sandboxes are based on it. */
+bool snapshot_delete(const struct actions *actions, const struct caller *caller, struct str template_id,
+                     struct arena *arena, struct err *err) must_use;
 /* For the other files of actions/: may the team write another one, which has no row? ERR_LIMIT. */
 bool snapshots_have_room(const struct actions *actions, struct str team_id, struct err *err) must_use;
 /* For the other files of actions/: has the driver drop what removed snapshots have kept. What fails is tried again later. */
@@ -237,12 +242,11 @@ void action_repeat_settle(const struct actions *actions, const struct caller *ca
 
 /* ---- template.c ---- */
 
-bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
-                          struct template_row **out, size_t *out_count, struct err *err) must_use;
 /*
- * Finds [namespace/]alias[:tag] or an id; letter case does not matter. With a namespace it looks only there. Without
- * one it tries the team's own aliases and snapshots, then public aliases, then ids. ERR_INVALID for bad syntax,
- * ERR_NOT_FOUND.
+ * What a sandbox is made from: [namespace/]alias[:tag] or an id; letter case does not matter. With a namespace it looks only
+ * there: among the team's own, or if it is another team's, among that team's public templates. Without one it tries the
+ * team's own names and snapshots, then names for all teams, then ids. ERR_INVALID for bad syntax, ERR_NOT_FOUND, ERR_DENIED
+ * for the id of another team's private template.
  */
 bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct template_row *out, struct err *err) must_use;
@@ -251,13 +255,40 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
 struct template_ref {
     struct str space; /* namespace; empty: none given */
     struct str alias; /* or an id */
-    struct str tag;   /* empty: none given */
+    struct str tag;   /* empty: none given, or `default` */
 };
+enum template_kind {
+    TEMPLATE_OPERATOR, /* made on the server's machine */
+    TEMPLATE_SNAPSHOT,
+    TEMPLATE_BUILT,
+};
+struct template_found {
+    enum template_kind kind;
+    struct template_ref ref;
+    struct str id;
+    bool is_own;                 /* of the caller's team */
+    bool is_public;              /* others may use it */
+    struct template_row row;     /* of TEMPLATE_OPERATOR */
+    struct built_template built; /* of TEMPLATE_BUILT */
+};
+/* The template that a reference names, whatever its tag; errors as above. */
+bool template_named(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
+                    struct template_found *out, struct err *err) must_use;
+/* The build of its reference's tag. */
+bool template_build_of(const struct actions *actions, const struct caller *caller, const struct template_found *found,
+                       struct arena *arena, struct template_row *out, struct err *err) must_use;
 /* Is it what a create without a namespace takes for a template of all teams? Also one that is not built yet. */
 bool template_is_for_all(const struct actions *actions, struct str name, struct arena *arena, bool *out,
                          struct err *err) must_use;
 /* In lower case, in the arena. ERR_INVALID. */
 bool template_ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err) must_use;
+/* A namespace, a name or (with extra ".") a tag: of a-z 0-9 - _, not too long. */
+bool template_is_word(struct str s, const char *extra);
+/* Looks for templates that were made on the server's machine since. False: there is no way to, or it failed. */
+bool templates_refresh(const struct actions *actions);
+/* The slug of the caller's team. */
+bool caller_slug(const struct actions *actions, const struct caller *caller, struct arena *arena, struct str *out,
+                 struct err *err) must_use;
 
 /* ---- team.c ---- */
 
@@ -282,7 +313,7 @@ bool action_caller_in_team(const struct actions *actions, const struct caller *c
 bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
                         struct arena *arena, struct team_row *out, struct err *err) must_use;
 struct team_end {
-    size_t revoked, killed, snapshots; /* keys, sandboxes, snapshots */
+    size_t revoked, killed, snapshots, templates; /* keys, sandboxes, snapshots, built templates */
 };
 /*
  * ERR_CONFLICT for the default team, and for a team with keys or running sandboxes. `force` revokes the keys and kills

@@ -55,6 +55,14 @@ static bool create_from(const struct actions *actions, const struct caller *call
                           arena, out, err);
 }
 
+static void count_spawn(const struct actions *actions, struct str template_id)
+{
+    struct err err;
+
+    if (!store_built_spawned(actions->store, template_id, &err))
+        log_warn("template %.*s: cannot count its sandbox: %s", STR_ARG(template_id), err_text(&err));
+}
+
 static bool same_build(const struct template_row *a, const struct template_row *b)
 {
     return a->layer_count == b->layer_count && str_eq(a->image, b->image) &&
@@ -97,6 +105,8 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
         template = now;
     }
     note_use(actions, &template);
+    if (template.build)
+        count_spawn(actions, template.id);
     return team_is_there(actions, caller, out->id, arena, err);
 }
 
@@ -189,14 +199,13 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
                          const struct sandbox_filter *filter, struct arena *arena, struct sandbox_page *out,
                          struct err *err)
 {
-    struct template_row template = { 0 };
+    struct template_found template = { 0 };
     struct sandbox_info *rows;
     size_t count, kept = 0, total = 0;
 
     *out = (struct sandbox_page){ 0 };
-    if (filter->template_ref.len &&
-        !action_template_resolve(actions, caller, filter->template_ref, arena, &template, err))
-        return err->kind == ERR_NOT_FOUND; /* no template, no rows */
+    if (filter->template_ref.len && !template_named(actions, caller, filter->template_ref, arena, &template, err))
+        return err->kind == ERR_NOT_FOUND || err->kind == ERR_DENIED; /* no template, no rows */
     if (!sandbox_list(actions->sandboxes, str_from(caller->team_id), arena, &rows, &count, err))
         return false;
     if (filter->oldest_first)

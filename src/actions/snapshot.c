@@ -6,11 +6,10 @@
  * server ended) stays in the store as removed, and the next call that makes or removes a snapshot drops it.
  */
 #include "actions/actions.h"
+#include "actions/build.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
-
-enum { UUID_CHARS = 36 };
 
 static struct snapshot_caps caps_of(const struct actions *actions)
 {
@@ -47,17 +46,6 @@ void snapshots_drop_removed(const struct actions *actions, struct arena *arena)
             log_warn("snapshot %.*s: removed, but its files are still there: %s", STR_ARG(kept_ids[i]), err_text(&err));
 }
 
-static bool slug_of(const struct actions *actions, const struct caller *caller, struct arena *arena, struct str *out,
-                    struct err *err)
-{
-    struct team_row team;
-
-    if (!store_team_get(actions->store, str_from(caller->team_id), arena, &team, err))
-        return false;
-    *out = team.slug;
-    return true;
-}
-
 static void describe(const struct snapshot_row *row, struct str slug, struct arena *arena, struct snapshot_info *out)
 {
     *out = (struct snapshot_info){ .row = *row };
@@ -79,17 +67,10 @@ static bool ref_of_name(struct str text, struct arena *arena, struct template_re
 
 /* ---- create ---- */
 
-static bool is_uuid(struct str s)
+static bool name_parse(const struct actions *actions, const struct caller *caller, struct str text, struct str slug,
+                       struct arena *arena, struct template_ref *out, struct err *err)
 {
-    for (size_t i = 0; i < s.len; i++)
-        if (i == 8 || i == 13 || i == 18 || i == 23 ? s.at[i] != '-' : !strchr("0123456789abcdef", s.at[i]))
-            return false;
-    return s.len == UUID_CHARS;
-}
-
-static bool name_parse(const struct actions *actions, struct str text, struct str slug, struct arena *arena,
-                       struct template_ref *out, struct err *err)
-{
+    struct built_template built;
     bool is_taken;
 
     if (!text.len) {
@@ -106,6 +87,11 @@ static bool name_parse(const struct actions *actions, struct str text, struct st
     /* A create of that template would find the snapshot instead. */
     if (!template_is_for_all(actions, out->alias, arena, &is_taken, err))
         return false;
+    if (!is_taken) {
+        is_taken = store_built_by_alias(actions->store, str_from(caller->team_id), out->alias, arena, &built, err);
+        if (!is_taken && err->kind != ERR_NOT_FOUND)
+            return false;
+    }
     return !is_taken || err_set(err, ERR_INVALID, "'name': '%.*s' is the name of a template; choose another name",
                                 (int)MIN(out->alias.len, (size_t)60), out->alias.at);
 }
@@ -125,7 +111,7 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
     struct str slug;
     struct err drop_err;
 
-    if (!slug_of(actions, caller, arena, &slug, err) || !name_parse(actions, name, slug, arena, &ref, err))
+    if (!caller_slug(actions, caller, arena, &slug, err) || !name_parse(actions, caller, name, slug, arena, &ref, err))
         return false;
     snapshots_drop_removed(actions, arena); /* before its bytes are counted */
     if (!store_snapshot_room(actions->store, team_id, &caps, err) ||
@@ -170,7 +156,7 @@ bool action_snapshot_list(const struct actions *actions, const struct caller *ca
     struct str slug;
     size_t count;
 
-    if (!slug_of(actions, caller, arena, &slug, err))
+    if (!caller_slug(actions, caller, arena, &slug, err))
         return false;
     filter.team_id = str_from(caller->team_id);
     if (of->name.len) {
@@ -195,34 +181,12 @@ bool action_snapshot_list(const struct actions *actions, const struct caller *ca
 
 /* ---- delete ---- */
 
-/* There was no such snapshot. If it is a template that the operator has built, which has no team, say so. */
-static bool explain_template(const struct actions *actions, const struct caller *caller, struct str ref,
-                             struct arena *arena, struct err *err)
+bool snapshot_delete(const struct actions *actions, const struct caller *caller, struct str template_id,
+                     struct arena *arena, struct err *err)
 {
-    struct template_row template;
-    struct err ignored;
-
-    if (!action_template_resolve(actions, caller, ref, arena, &template, &ignored) || template.team_id.len)
-        return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.*s'", (int)MIN(ref.len, (size_t)60), ref.at);
-    return err_set(err, ERR_DENIED,
-                   "'%.*s' is a template that the operator has built: deleting those is not possible over the API yet",
-                   (int)MIN(ref.len, (size_t)60), ref.at);
-}
-
-bool action_snapshot_delete(const struct actions *actions, const struct caller *caller, struct str text,
-                            struct arena *arena, struct err *err)
-{
-    struct template_ref ref;
-    struct str slug;
-
-    if (!template_ref_parse(text, arena, &ref, err) || !slug_of(actions, caller, arena, &slug, err))
+    if (!store_snapshot_remove(actions->store, str_from(caller->team_id), template_id, err))
         return false;
-    if (ref.space.len && !str_eq(ref.space, slug))
-        return err_set(err, ERR_DENIED, "the namespace '%.*s' is not the one of this API key's team",
-                       (int)MIN(ref.space.len, (size_t)40), ref.space.at);
-    if (!store_snapshot_remove(actions->store, str_from(caller->team_id), ref.alias, err))
-        return err->kind == ERR_NOT_FOUND ? explain_template(actions, caller, text, arena, err) : false;
-    log_info("snapshot %.*s/%.*s: deleted, with all its tags", STR_ARG(slug), STR_ARG(ref.alias));
+    log_info("snapshot %.*s: deleted, with all its tags", STR_ARG(template_id));
     snapshots_drop_removed(actions, arena);
     return true;
 }

@@ -4,6 +4,7 @@
  * kept, across restarts.
  */
 #include "actions/actions.h"
+#include "actions/build.h"
 #include "base/clock.h"
 
 static const int64_t KEPT_US = INT64_C(7) * 24 * 3600 * 1000000;
@@ -139,7 +140,8 @@ bool action_team_delete(const struct actions *actions, const struct caller *call
     /* Keys first, so that no new sandbox is started after the kill. */
     if (force && (!revoke_keys(actions, team_id, arena, &end.revoked, err) ||
                   !action_team_kill(actions, &there, arena, &end.killed, &failed, err) ||
-                  !snapshots_delete_all(actions, team_id, arena, &end.snapshots, err)))
+                  !snapshots_delete_all(actions, team_id, arena, &end.snapshots, err) ||
+                  !templates_delete_all(actions, team_id, arena, &end.templates, err)))
         return false;
     if (!store_team_remove(actions->store, team_id, err))
         return false;

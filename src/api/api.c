@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+#include "api/builds.h"
 #include "api/mail_dialect.h"
 #include "api/mail_hooks.h"
 #include "api/request.h"
@@ -19,6 +20,7 @@
 struct api {
     struct api_config config;
     struct lane *starts, *pauses;
+    struct upload_desk *uploads;
     struct mail_api *mail;
     struct mail_hooks *hooks; /* NULL: mail is off */
 };
@@ -42,6 +44,7 @@ struct api *api_new(const struct api_config *config)
                                                 .waiting_each = LIMIT_PAUSES_WAITING,
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
+    api->uploads = upload_desk_new(&api->config);
     api->mail = mail_api_new(&api->config);
     if (config->actions->mail)
         api->hooks = mail_hooks_new(&api->config);
@@ -52,6 +55,7 @@ void api_free(struct api *api)
 {
     mail_hooks_free(api->hooks);
     mail_api_free(api->mail);
+    upload_desk_free(api->uploads);
     free(api);
 }
 
@@ -237,6 +241,10 @@ static void admit(struct request *rq)
                                   http_method_name[route->method], route->pattern, route->help));
         return;
     }
+    if (route->flags & UPLOADS) {
+        upload_desk_handle(container_of(rq->config, struct api, config)->uploads, rq);
+        return;
+    }
     if (route->flags & ON_LOOP) {
         ((handler_fn *)route->handler)(rq);
         request_send(rq);
@@ -357,6 +365,7 @@ void api_handle(struct api *api, struct http_exchange *ex)
     rq->actions = api->config.actions;
     rq->ex = ex;
     rq->arena = &ex->arena;
+    rq->is_tls = http_is_tls(ex);
     ex->owner = rq;
     if (!http_route(routes, count, &ex->head, rq->arena, &rq->match, &err)) {
         reply_err(rq, &err);

@@ -27,6 +27,7 @@ struct request {
     struct caller caller; /* of the sandbox API; mail has a caller of its own */
     struct str body;
     struct reply reply;
+    bool is_tls;               /* the client has come over TLS */
     struct str sandbox_id;     /* the connection comes from inside this sandbox; empty: from outside */
     struct mail_request *mail; /* mail_dialect.h; NULL: not about mail */
     /* api.c's and mail_dialect.c's own */
@@ -100,7 +101,7 @@ handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_r
 /* pause.c */
 handler_fn api_sandbox_pause, api_sandbox_resume, api_sandbox_connect_v1, api_sandbox_connect_v2, api_sandbox_fork;
 /* snapshots.c */
-handler_fn api_snapshot_create, api_snapshot_list, api_template_delete;
+handler_fn api_snapshot_create, api_snapshot_list;
 /* network_json.c */
 handler_fn api_sandbox_network;
 /* sandbox_list.c */
@@ -110,7 +111,14 @@ handler_fn api_event_list, api_event_list_of_sandbox, api_sandbox_logs_v1, api_s
 /* metrics.c */
 handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 /* templates.c */
-handler_fn api_template_list, api_template_alias;
+handler_fn api_template_list, api_template_list_v2, api_template_defaults, api_template_get, api_template_alias,
+    api_template_patch_v1, api_template_patch_v2, api_template_delete;
+/* template_tags.c */
+handler_fn api_tags_assign, api_tags_remove, api_tags_list, api_tags_count, api_tags_exists, api_tags_groups,
+    api_tags_assignments;
+/* builds.c */
+handler_fn api_build_register, api_build_files, api_build_start, api_build_status, api_build_logs, api_builds_cancel,
+    api_build_gone;
 /* teams.c */
 handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_team_kill, api_team_key_create,
     api_team_key_revoke, api_team_list, api_team_create, api_team_delete;

@@ -1,6 +1,6 @@
 /*
- * The first matching row wins, so literal segments come before captured ones. A row without a handler is a route that
- * upstream has and we do not have yet: it answers 501 with a message instead of a 404.
+ * The first matching row wins, so literal segments come before captured ones. A row with NOT_YET is a route that upstream
+ * has and we do not have yet: it answers 501 with a message instead of a 404.
  */
 #include "api/routes.h"
 
@@ -47,29 +47,31 @@ static const struct http_route routes[] = {
     ROUTE(GET, "/v2/sandboxes/{id}/logs", api_sandbox_logs_v2, NEEDS_KEY, "The same, in either direction and searched"),
 
     ROUTE(GET, "/templates", api_template_list, NEEDS_KEY, "List templates"),
+    ROUTE(GET, "/v2/templates", api_template_list_v2, NEEDS_KEY, "List templates in pages"),
+    ROUTE(GET, "/default-templates", api_template_defaults, NEEDS_KEY, "List the operator's templates"),
     ROUTE(GET, "/templates/aliases/{alias}", api_template_alias, NEEDS_KEY, "Does a template of this name exist?"),
-    LATER(GET, "/v2/templates", "Listing templates in pages"),
-    LATER(GET, "/default-templates", "Listing default templates"),
-    LATER(POST, "/v3/templates", "Building templates"),
-    LATER(POST, "/v2/templates", "Building templates"),
-    LATER(POST, "/templates", "Building templates"),
-    LATER(POST, "/templates/tags", "Template tags"),
-    LATER(DELETE, "/templates/tags", "Template tags"),
-    LATER(GET, "/templates/{id}", "Describing a template"),
-    LATER(POST, "/templates/{id}", "Building templates"),
-    LATER(PATCH, "/templates/{id}", "Changing a template"),
-    LATER(PATCH, "/v2/templates/{id}", "Changing a template"),
-    ROUTE(DELETE, "/templates/{id}", api_template_delete, NEEDS_KEY | PAUSES, "Delete a snapshot"),
-    LATER(GET, "/templates/{id}/files/{hash}", "Building templates"),
-    LATER(POST, "/templates/{id}/builds/{build}", "Building templates"),
-    LATER(POST, "/v2/templates/{id}/builds/{build}", "Building templates"),
-    LATER(GET, "/templates/{id}/builds/{build}/status", "Building templates"),
-    LATER(GET, "/templates/{id}/builds/{build}/logs", "Building templates"),
-    LATER(GET, "/templates/{id}/tags", "Template tags"),
-    LATER(GET, "/templates/{id}/tags/count", "Template tags"),
-    LATER(GET, "/templates/{id}/tags/exists", "Template tags"),
-    LATER(GET, "/templates/{id}/tags/groups", "Template tags"),
-    LATER(GET, "/templates/{id}/tags/{tag}/assignments", "Template tags"),
+    ROUTE(POST, "/v3/templates", api_build_register, NEEDS_KEY, "Register a build, of a new or known template"),
+    ROUTE(POST, "/templates/tags", api_tags_assign, NEEDS_KEY, "Give tags to a build"),
+    ROUTE(DELETE, "/templates/tags", api_tags_remove, NEEDS_KEY, "Remove tags of a template"),
+    ROUTE(GET, "/templates/{id}", api_template_get, NEEDS_KEY, "Describe a template and its builds"),
+    ROUTE(PATCH, "/v2/templates/{id}", api_template_patch_v2, NEEDS_KEY, "Publish a template, or make it private"),
+    ROUTE(PATCH, "/templates/{id}", api_template_patch_v1, NEEDS_KEY, "The same, as older clients call it"),
+    ROUTE(DELETE, "/templates/{id}", api_template_delete, NEEDS_KEY | PAUSES, "Delete a template or a snapshot"),
+    ROUTE(GET, "/templates/{id}/files/{hash}", api_build_files, NEEDS_KEY, "Get a link to upload an archive for COPY"),
+    ROUTE(PUT, "/template-files/{team}/{hash}", NULL, UPLOADS, "Upload it, by such a link"),
+    ROUTE(POST, "/v2/templates/{id}/builds/{build}", api_build_start, NEEDS_KEY, "Start a build that is registered"),
+    ROUTE(GET, "/templates/{id}/builds/{build}/status", api_build_status, NEEDS_KEY,
+          "How a build goes, and the next lines of its log"),
+    ROUTE(GET, "/templates/{id}/builds/{build}/logs", api_build_logs, NEEDS_KEY, "The log, in either direction"),
+    ROUTE(GET, "/templates/{id}/tags", api_tags_list, NEEDS_KEY, "The tags of a template, and their builds"),
+    ROUTE(GET, "/templates/{id}/tags/count", api_tags_count, NEEDS_KEY, "How many there are"),
+    ROUTE(GET, "/templates/{id}/tags/exists", api_tags_exists, NEEDS_KEY, "Is there this one?"),
+    ROUTE(GET, "/templates/{id}/tags/groups", api_tags_groups, NEEDS_KEY, "Tags with what they meant before"),
+    ROUTE(GET, "/templates/{id}/tags/{tag}/assignments", api_tags_assignments, NEEDS_KEY, "The same of one tag"),
+    ROUTE(POST, "/v2/templates", api_build_gone, ON_LOOP, "Build by docker push: gone, answers 410"),
+    ROUTE(POST, "/templates", api_build_gone, ON_LOOP, "Build by docker push: gone, answers 410"),
+    ROUTE(POST, "/templates/{id}", api_build_gone, ON_LOOP, "Build by docker push: gone, answers 410"),
+    ROUTE(POST, "/templates/{id}/builds/{build}", api_build_gone, ON_LOOP, "Build by docker push: gone, answers 410"),
 
     ROUTE(GET, "/api-keys", api_key_list, NEEDS_ADMIN, "List API keys"),
     ROUTE(POST, "/api-keys", api_key_create, NEEDS_ADMIN, "Make an API key, shown once"),
@@ -106,7 +108,7 @@ static const struct http_route routes[] = {
     ROUTE(GET, "/admin/api-keys", api_key_list_all, NEEDS_ADMIN, "List the API keys of all teams"),
     ROUTE(POST, "/admin/teams", api_team_create, NEEDS_ADMIN, "Make a team"),
     ROUTE(DELETE, "/admin/teams/{id}", api_team_delete, NEEDS_ADMIN, "Delete a team"),
-    LATER_ADMIN(POST, "/admin/teams/{id}/builds/cancel", "Cancelling a team's builds"),
+    ROUTE(POST, "/admin/teams/{id}/builds/cancel", api_builds_cancel, NEEDS_ADMIN, "Cancel a team's builds"),
     ROUTE(POST, "/admin/teams/{id}/api-keys", api_team_key_create, NEEDS_ADMIN, "Make a key for a team"),
     ROUTE(DELETE, "/admin/teams/{id}/api-keys/{key}", api_team_key_revoke, NEEDS_ADMIN, "Revoke a team's key"),
 };

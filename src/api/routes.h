@@ -10,6 +10,7 @@ enum route_flags {
     ON_LOOP = 4,     /* never waits: answered on the loop */
     NOT_YET = 8,     /* upstream has it, we do not: answers 501 */
     STARTS = 16,     /* starts a sandbox: runs in the lane for starts */
+    UPLOADS = 64,    /* no key but a signed link; its body is streamed */
     PAUSES = 32,     /* may wait for a pause, a resume or a snapshot: runs in the lane for those */
 };
 

@@ -92,15 +92,3 @@ void api_snapshot_list(struct request *rq)
         reply_field(rq, STR("X-Next-Token"), token_encode(rq->arena, last->created_us, last->kept_id, false));
     }
 }
-
-void api_template_delete(struct request *rq)
-{
-    struct err err;
-
-    if (action_snapshot_delete(rq->actions, &rq->caller, rq->match.params[0], rq->arena, &err))
-        reply_empty(rq, 204);
-    else if (err.kind == ERR_CONFLICT) /* sandboxes are based on it */
-        reply_problem(rq, 400, NULL, RETRY_UNSAID, str_from(err.message));
-    else
-        reply_err(rq, &err);
-}

@@ -171,6 +171,7 @@ void api_team_delete(struct request *rq)
     json_out_int(&json, "revokedCount", (int64_t)end.revoked);
     json_out_int(&json, "killedCount", (int64_t)end.killed);
     json_out_int(&json, "deletedSnapshotCount", (int64_t)end.snapshots);
+    json_out_int(&json, "deletedTemplateCount", (int64_t)end.templates);
     json_out_end(&json);
 }
 

@@ -141,6 +141,8 @@
 #define LIMIT_UPLOAD_LINK_S (30 * 60)   /* how long a link is good for, as E2B has it */
 #define LIMIT_UPLOADS_AT_ONCE 64        /* of LIMIT_CONNECTIONS… */
 #define LIMIT_UPLOADS_AT_ONCE_TEAM 24   /* …of one team; SDKs upload all archives of a recipe at once */
+#define LIMIT_UPLOAD_WORKERS 6          /* of LIMIT_WORKERS, which write what has come… */
+#define LIMIT_UPLOAD_WORKERS_EACH 4     /* …of one team */
 #define LIMIT_UPLOAD_CHUNK (256 * 1024) /* of one upload in memory, twice: one half is written, one is filled */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */

@@ -9,11 +9,14 @@
  * (proxy/) or for the API (api/).
  */
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "actions/actions.h"
@@ -39,16 +42,19 @@
 #include "proxy/proxy.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
+#include "template/template.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(
-    LIMIT_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSES + LIMIT_WAKES + LIMIT_MAIL_CALLS +
-                LIMIT_MAIL_SWEEPERS + LIMIT_HOOKS + LIMIT_HOOK_LOOKS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS <
-            LIMIT_WORKERS &&
-        LIMIT_STARTS_PER_KEY < LIMIT_STARTS && 2 * LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES &&
-        LIMIT_DUE_PAUSES_PER_KEY < LIMIT_DUE_PAUSES && LIMIT_FORK_HELPERS_PER_KEY < LIMIT_FORK_HELPERS &&
-        2 * LIMIT_COPIES_PER_TEAM <= LIMIT_COPIES && LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS,
-    "creates, pauses, mail and TLS handshakes must leave workers for other calls, and one key some for other keys");
+static_assert(LIMIT_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSES + LIMIT_WAKES + LIMIT_MAIL_CALLS +
+                          LIMIT_MAIL_SWEEPERS + LIMIT_UPLOAD_WORKERS + LIMIT_HOOKS + LIMIT_HOOK_LOOKS +
+                          LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS <
+                      LIMIT_WORKERS &&
+                  LIMIT_STARTS_PER_KEY < LIMIT_STARTS && 2 * LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES &&
+                  LIMIT_DUE_PAUSES_PER_KEY < LIMIT_DUE_PAUSES && LIMIT_FORK_HELPERS_PER_KEY < LIMIT_FORK_HELPERS &&
+                  2 * LIMIT_COPIES_PER_TEAM <= LIMIT_COPIES && LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS &&
+                  LIMIT_UPLOAD_WORKERS_EACH < LIMIT_UPLOAD_WORKERS,
+              "creates, pauses, mail, uploads and TLS handshakes must leave workers for other calls, and one key some "
+              "for other keys");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
@@ -72,6 +78,7 @@ struct front {
     struct driver *driver;
     struct store *store;
     struct sandboxes *sandboxes;
+    struct uploads *uploads;
     struct actions actions;
     pthread_mutex_t refresh_lock;          /* around refresh_templates() */
     char foreign_template[LIMIT_ID_BYTES]; /* under it: the last template that was left out for its team */
@@ -376,6 +383,18 @@ static void on_signal(void *context, int number)
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
 
+/* In the store's directory, the only one that front has. */
+static bool open_uploads(struct front *front, struct err *err)
+{
+    if (mkdir("uploads", 0700) < 0 && errno != EEXIST)
+        return err_sys(err, "make the directory of uploads");
+    int fd = open("uploads", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, "open the directory of uploads");
+    front->uploads = uploads_new(fd, NULL, err);
+    return front->uploads != NULL;
+}
+
 static bool open_store(struct front *front, struct err *err)
 {
     auto_close int dir_fd = role_fd(front->self, GRANT_STORE);
@@ -420,7 +439,7 @@ static bool front_open(struct front *front, struct err *err)
     static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
     auto_close int settings_fd = role_fd(front->self, GRANT_SETTINGS);
 
-    if (!settings_read(settings_fd, &front->settings, err) || !open_store(front, err))
+    if (!settings_read(settings_fd, &front->settings, err) || !open_store(front, err) || !open_uploads(front, err))
         return false;
 
     front->loop = loop_new();
@@ -469,6 +488,7 @@ static bool front_open(struct front *front, struct err *err)
                     .allow = front->settings.egress_allow,
                     .deny_count = front->settings.egress_deny_count,
                     .deny = front->settings.egress_deny },
+        .uploads = front->uploads,
         .snapshots = { .of_team = front->settings.team_snapshots,
                        .of_all = front->settings.snapshots_max,
                        .bytes = (uint64_t)front->settings.snapshot_disk_gb << 30 },
@@ -517,6 +537,7 @@ static void front_close(struct front *front)
         channel_free(front->channel);
     loop_free(front->loop);
     front_tls_free(front->tls);
+    uploads_free(front->uploads);
     store_close(front->store);
     settings_wipe(&front->settings);
 }

@@ -69,6 +69,14 @@ const struct confine_rule front_calls[] = {
     { "dup", "descriptors on their way to keeper" },
     { "dup3", "the same" },
     { "fchdir", "into the store's directory" },
+    { "mkdir", "uploads: archives for builds of templates, in a directory in it" },
+    { "mkdirat", "the same" },
+    { "getdents64", "what is uploaded already" },
+    { "rename", "an upload that is whole gets its name" },
+    { "renameat", "the same" },
+    { "renameat2", "the same" },
+    { "utimensat", "when an upload was last used" },
+    { "fstatfs", "is there room for an upload?" },
 
     /* memory and threads */
     { "mmap", "memory" },

@@ -51,6 +51,8 @@ bool store_team_list(struct store *store, struct arena *arena, struct team_row *
 /* ERR_NOT_FOUND. */
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
+bool store_team_by_slug(struct store *store, struct str slug, struct arena *arena, struct team_row *out,
+                        struct err *err) must_use;
 /* The slug becomes its name too. ERR_CONFLICT when it is taken. */
 bool store_team_add(struct store *store, struct str slug, struct arena *arena, struct team_row *out, struct err *err)
     must_use;

@@ -54,18 +54,31 @@ bool store_team_list(struct store *store, struct arena *arena, struct team_row *
 }
 
 /* The caller holds the lock. */
-static bool team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
+static bool team_find(struct store *store, const char *query, struct str id, struct arena *arena, struct team_row *out,
+                      struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     bool there;
 
-    if (!sql_select(store->sql, TEAM_SELECT "WHERE t.id = $1", SQL_ARGS(sql_text(id)), &rows, err) ||
-        !sql_next(&rows, &there, err))
+    if (!sql_select(store->sql, query, SQL_ARGS(sql_text(id)), &rows, err) || !sql_next(&rows, &there, err))
         return err_wrap(err, "find a team");
     if (!there)
         return err_set(err, ERR_NOT_FOUND, "there is no team '%.*s'", (int)MIN(id.len, (size_t)36), id.at);
     team_read(&rows, arena, out);
     return true;
+}
+
+static bool team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
+{
+    return team_find(store, TEAM_SELECT "WHERE t.id = $1", id, arena, out, err);
+}
+
+bool store_team_by_slug(struct store *store, struct str slug, struct arena *arena, struct team_row *out,
+                        struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return team_find(store, TEAM_SELECT "WHERE t.slug = $1", slug, arena, out, err);
 }
 
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)

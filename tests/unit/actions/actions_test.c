@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../sandbox/rig.h"
+#include "actions/build.h"
 
 struct fixture {
     struct rig rig;
@@ -267,7 +268,8 @@ static void a_miss_asks_for_new_templates_once(void **state)
 static void another_teams_template_cannot_be_used(void **state)
 {
     struct fixture *f = *state;
-    struct template_row row, *rows;
+    struct template_entry *entries;
+    struct template_row row;
     size_t count;
 
     put_template(f, "tmine", str_from(f->caller.team_id), "mine");
@@ -276,7 +278,7 @@ static void another_teams_template_cannot_be_used(void **state)
     MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err),
               ERR_NOT_FOUND);
     MUST(action_template_resolve(&f->actions, &f->caller, STR("mine"), &f->rig.arena, &row, &err));
-    MUST(action_template_list(&f->actions, &f->stranger, &f->rig.arena, &rows, &count, &err));
+    MUST(action_template_entries(&f->actions, &f->stranger, &f->rig.arena, &entries, &count, &err));
     assert_int_equal(count, 1);
 }
 

@@ -108,7 +108,7 @@ struct http_answer served_call_bare(struct served *s, const char *method, const 
     MUST(http_fetch(&s->rig.arena, str_from(s->address), str_from(method), str_from(target), fields, field_count,
                     body ? str_from(body) : (struct str){ 0 }, 60000, answer, &err));
     json_decref(s->last);
-    s->last = answer->body.len ? json_loadb(answer->body.at, answer->body.len, 0, NULL) : NULL;
+    s->last = answer->body.len ? json_loadb(answer->body.at, answer->body.len, JSON_DECODE_ANY, NULL) : NULL;
     /* Whatever it is, browsers may read it, and a body is JSON. */
     assert_string_equal(answer_header(s, answer, "Access-Control-Allow-Origin"), "*");
     if (answer->body.len) {
