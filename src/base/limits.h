@@ -116,6 +116,11 @@
 #define LIMIT_READY_MS (10 * 60 * 1000)              /* until the ready command succeeds */
 #define LIMIT_UPLOAD_BYTES (UINT64_C(5) << 30)       /* one archive for COPY */
 #define LIMIT_UNPACKED_BYTES (UINT64_C(25000) << 20) /* an image's files together, as E2B has it */
+#define LIMIT_UNPACKS 2                              /* layers being unpacked at once, a process each; others wait */
+#define LIMIT_UNPACK_MS (15 * 60 * 1000)             /* for one: 25 GB on a disk of 28 MB a second */
+#define LIMIT_UNPACK_ENTRIES 1000000                 /* of one layer; the largest known images have half of that */
+#define LIMIT_UNPACK_ENTRY_BYTES 2048                /* of the archive for each, besides the file: headers, padding */
+#define LIMIT_UNPACK_DEPTH 256                       /* directories in a name; each is held open while it is cleared */
 #define LIMIT_TAR_NAME_BYTES 4096                    /* PATH_MAX */
 #define LIMIT_TAR_HEADER_BYTES (1 << 20)             /* one pax header or long name */
 #define LIMIT_TAR_XATTRS 64                          /* of one entry */

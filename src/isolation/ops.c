@@ -306,6 +306,34 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
     }
 }
 
+/* ---- unpack ---- */
+
+static bool remote_unpack(struct driver *driver, const struct unpack_want *want, int archive_fd, struct kept *out,
+                          struct err *err)
+{
+    struct op_ask ask = ask_about("");
+    struct op_answer answer;
+
+    ask.unpack = *want;
+    ask.fd = archive_fd;
+    if (!remote_call(driver, MESSAGE_UNPACK, &ask, &answer, err))
+        return false;
+    *out = answer.kept;
+    return true;
+}
+
+static void call_unpack(struct driver *driver, const struct op_ask *ask, struct op_call *call)
+{
+    struct err err;
+
+    if (driver->ops->unpack) {
+        driver->ops->unpack(driver, &ask->unpack, ask->fd, got_kept, call);
+        return;
+    }
+    (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot unpack images");
+    got_kept(call, NULL, &err);
+}
+
 /* ---- the table ---- */
 
 static const struct op ops[MESSAGE_TYPE_END] = {
@@ -317,6 +345,7 @@ static const struct op ops[MESSAGE_TYPE_END] = {
     [MESSAGE_DIAL] = { ASK_ID | ASK_PORT, ANSWER_FD, .later = call_dial },
     [MESSAGE_LISTEN] = { ASK_ID | ASK_LISTEN, ANSWER_FD, .later = call_listen },
     [MESSAGE_PAUSE] = { ASK_PAUSE, ANSWER_KEPT, .later = call_pause },
+    [MESSAGE_UNPACK] = { ASK_UNPACK, ANSWER_KEPT, .later = call_unpack },
 };
 
 const struct driver_ops op_remote_calls = {
@@ -330,6 +359,7 @@ const struct driver_ops op_remote_calls = {
     .dial = remote_dial,
     .listen = remote_listen,
     .pause_wait = remote_pause,
+    .unpack_wait = remote_unpack,
     .free = remote_free,
 };
 
@@ -344,6 +374,8 @@ uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
         return LIMIT_PAUSE_MS;
     if (op->ask & ASK_PAUSE && ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY)
         return LIMIT_PAUSE_MS;
+    if (op->ask & ASK_UNPACK)
+        return LIMIT_BUILD_MS; /* others may be unpacked before it */
     return LIMIT_KEEPER_MS;
 }
 
@@ -365,6 +397,45 @@ static void unpack_pause(struct unpack *in, struct op_ask *out)
     bool is_first_page = call == PAUSE_LIST && !out->pause.id[0];
     if (call >= PAUSE_DROP ? !is_first_page && !plan_layer_id_valid(out->pause.id)
                            : !message_sandbox_id_valid(out->pause.id))
+        in->failed = true;
+}
+
+static void pack_layers(struct buf *out, uint32_t count, const char layers[][LAYER_ID_BYTES])
+{
+    pack_u32(out, count);
+    for (uint32_t i = 0; i < count; i++)
+        pack_str(out, str_from(layers[i]));
+}
+
+static void unpack_layer(struct unpack *in, char out[LAYER_ID_BYTES])
+{
+    unpack_text(in, out, LAYER_ID_BYTES);
+    if (!plan_layer_id_valid(out))
+        in->failed = true;
+}
+
+static void unpack_layers(struct unpack *in, uint32_t *out_count, char out[][LAYER_ID_BYTES])
+{
+    *out_count = unpack_count(in, LIMIT_LAYERS);
+    for (uint32_t i = 0; i < *out_count; i++)
+        unpack_layer(in, out[i]);
+}
+
+static void pack_unpack(struct buf *out, const struct unpack_want *want)
+{
+    pack_str(out, str_from(want->chain));
+    pack_str(out, str_from(want->diff));
+    pack_layers(out, want->layer_count, want->layers);
+    pack_u64(out, want->most_bytes);
+}
+
+static void unpack_unpack(struct unpack *in, struct unpack_want *out)
+{
+    unpack_layer(in, out->chain);
+    unpack_layer(in, out->diff);
+    unpack_layers(in, &out->layer_count, out->layers);
+    out->most_bytes = unpack_u64(in);
+    if (out->most_bytes > LIMIT_UNPACKED_BYTES)
         in->failed = true;
 }
 
@@ -404,25 +475,24 @@ static void pack_kept(struct buf *out, const struct kept *kept)
     pack_bool(out, kept->has_image);
     pack_u64(out, kept->layer_bytes);
     pack_u64(out, kept->image_bytes);
-    pack_u32(out, kept->layer_count);
-    for (uint32_t i = 0; i < kept->layer_count; i++)
-        pack_str(out, str_from(kept->layers[i]));
+    pack_layers(out, kept->layer_count, kept->layers);
 }
 
-/* A snapshot has an id, which is also its last layer's; a list goes on after what was asked; the other calls keep nothing. */
-static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct kept *out)
+/*
+ * A snapshot has an id, which is also its last layer's; an unpacked layer that which was asked for; a list goes on after
+ * what was asked; the other calls keep nothing.
+ */
+static void unpack_kept(struct unpack *in, const struct op *op, const struct op_ask *asked, struct kept *out)
 {
     unpack_text(in, out->id, sizeof out->id);
     out->has_image = unpack_bool(in);
     out->layer_bytes = unpack_u64(in);
     out->image_bytes = unpack_u64(in);
-    out->layer_count = unpack_count(in, LIMIT_LAYERS);
-    for (uint32_t i = 0; i < out->layer_count; i++) {
-        unpack_text(in, out->layers[i], sizeof out->layers[i]);
-        if (!plan_layer_id_valid(out->layers[i]))
-            in->failed = true;
-    }
-    bool is_snapshot = asked->pause.call >= PAUSE_SNAPSHOT && asked->pause.call <= PAUSE_COPY;
+    unpack_layers(in, &out->layer_count, out->layers);
+    bool is_layer = op->ask & ASK_UNPACK;
+    if (is_layer && strcmp(out->id, asked->unpack.chain) != 0)
+        in->failed = true;
+    bool is_snapshot = is_layer || (asked->pause.call >= PAUSE_SNAPSHOT && asked->pause.call <= PAUSE_COPY);
     if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
                           strcmp(out->layers[out->layer_count - 1], out->id) != 0
                     : out->id[0] != '\0' || (out->layer_count && asked->pause.call != PAUSE_LIST))
@@ -456,11 +526,13 @@ void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
         pack_str(out, str_from(ask->pause.id));
         pack_bool(out, ask->pause.memory);
     }
+    if (op->ask & ASK_UNPACK)
+        pack_unpack(out, &ask->unpack);
 }
 
 void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
 {
-    *out = (struct op_ask){ 0 };
+    *out = (struct op_ask){ .fd = -1 };
     if (op->ask & ASK_PLAN)
         plan_unpack(in, &out->plan);
     if (op->ask & ASK_ID)
@@ -486,6 +558,8 @@ void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
     }
     if (op->ask & ASK_PAUSE)
         unpack_pause(in, out);
+    if (op->ask & ASK_UNPACK)
+        unpack_unpack(in, &out->unpack);
 }
 
 void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer *answer)
@@ -513,7 +587,7 @@ void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_as
     if (op->answer & ANSWER_NETWORK)
         out->has_network = unpack_bool(in);
     if (op->answer & ANSWER_KEPT)
-        unpack_kept(in, asked, &out->kept);
+        unpack_kept(in, op, asked, &out->kept);
 }
 
 void op_answer_done(struct op_answer *answer)

@@ -28,6 +28,7 @@ enum {
     ASK_WHICH = BIT(5),
     ASK_AFTER = BIT(6),
     ASK_PAUSE = BIT(7),
+    ASK_UNPACK = BIT(8), /* and a descriptor beside the payload */
 };
 struct op_ask {
     struct plan plan;
@@ -42,6 +43,8 @@ struct op_ask {
         char id[LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP and PAUSE_LIST a snapshot's */
         bool memory;             /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
     } pause;
+    struct unpack_want unpack;
+    int fd; /* borrowed, of a regular file; with ASK_UNPACK alone */
 };
 
 /* And a reply. */

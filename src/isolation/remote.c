@@ -46,7 +46,8 @@ bool remote_call(struct driver *driver, enum message_type type, const struct op_
     auto_answer struct channel_answer reply = { 0 };
 
     op_pack_ask(op, &payload, ask);
-    if (!channel_call_for(channel_of(driver), type, buf_str(&payload), op_patience_ms(op, ask), &reply, err) ||
+    int fd = op->ask & ASK_UNPACK ? ask->fd : -1;
+    if (!channel_call_for(channel_of(driver), type, buf_str(&payload), fd, op_patience_ms(op, ask), &reply, err) ||
         !read_answer(op, str_of(reply.payload, reply.len), &reply.fds, ask, out, err))
         return err_wrap(err, "ask keeper: %s %s", message_type_name[type], ask->id);
     return true;

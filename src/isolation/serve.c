@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "base/fd.h"
 #include "base/log.h"
@@ -213,8 +215,27 @@ static struct op_call *owe(struct serve *serve, struct channel *channel, enum me
     return &owed->call;
 }
 
+/*
+ * An operation has the descriptors that it should have. What is no regular file could make us wait when it is closed: a
+ * socket does that if its sender has told it to, so it is told otherwise.
+ */
+static bool check_fds(const struct op *op, const struct message_fds *fds, struct err *err)
+{
+    const struct linger never = { 0 };
+    struct stat st;
+    bool fine = fds->count == (op->ask & ASK_UNPACK ? 1 : 0);
+
+    for (uint32_t i = 0; i < fds->count; i++) {
+        if (fstat(fds->at[i], &st) == 0 && S_ISREG(st.st_mode))
+            continue;
+        fine = false;
+        (void)setsockopt(fds->at[i], SOL_SOCKET, SO_LINGER, &never, sizeof never); /* or it is no socket */
+    }
+    return fine || err_set(err, ERR_INVALID, "malformed message: it has the wrong descriptors");
+}
+
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
-                   struct str payload, struct err *err)
+                   struct str payload, struct message_fds *fds, struct err *err)
 {
     const struct op *op = op_of(type);
     auto_op_answer struct op_answer answer = OP_ANSWER_NONE;
@@ -226,8 +247,10 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
     if (!op)
         return err_set(err, ERR_INVALID, "%s is not a request for a driver", message_type_name[type]);
     op_unpack_ask(op, &in, &ask);
-    if (!unpack_done(&in, err))
+    if (!check_fds(op, fds, err) || !unpack_done(&in, err))
         return err_wrap(err, "request %s", message_type_name[type]);
+    if (fds->count)
+        ask.fd = fds->at[0]; /* the driver keeps a copy */
     fine = !(op->ask & ASK_PLAN) || (plan_check(&ask.plan, &why) && within_limits(serve, &ask.plan, &why));
     if (fine && op->later) {
         op->later(serve->driver, &ask, owe(serve, channel, type, id, &ask));

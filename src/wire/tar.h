@@ -32,7 +32,7 @@ struct tar_xattr {
     struct str name, value; /* SCHILY.xattr.NAME; the value may be any bytes */
 };
 
-/* Lives until the next call of tar_read(). */
+/* Lives until the next call of tar_read(); that of a file until the call after its last piece of data. */
 struct tar_entry {
     enum tar_type type;
     struct str name, link;

@@ -93,7 +93,8 @@ struct native {
     struct sock_fprog filter;
     struct trash *trash;
     struct helpers *helpers;
-    struct snapshot *snapshots; /* being made */
+    struct snapshot *snapshots;   /* being made */
+    struct unpacking *unpackings; /* layers of images, being unpacked or waiting */
     void (*on_unused)(void *context);
     void *on_unused_context;
     struct zygotes *zygotes; /* may be NULL */

@@ -43,6 +43,7 @@ struct helper_voice {
 
 static const struct confine_rule calls[] = {
     { "openat", "names below the directories it was given", 0, 0 },
+    { "openat2", "…, through links that lead nowhere else", 0, 0 },
     { "close", "…", 0, 0 },
     { "fcntl", "…", 0, 0 },
     { "getdents64", "…", 0, 0 },

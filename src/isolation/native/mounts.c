@@ -79,17 +79,21 @@ void mounts_close(struct mounts *mounts)
     fd_close(&mounts->scratch_fd);
 }
 
-/* ---- clones seen through a sandbox's ids ---- */
+/* ---- clones seen through a sandbox's ids; NULL: through ours ---- */
 
 static bool clone_idmapped(int dir_fd, const char *name, uint64_t attributes, const struct mounts_ids *ids, int *out_fd,
                            struct err *err)
 {
     auto_close int fd = open_tree(dir_fd, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-    struct mount_attr want = { .attr_set = attributes | MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)ids->userns_fd };
+    struct mount_attr want = { .attr_set = attributes };
 
     if (fd < 0)
         return err_sys(err, "clone mount %s", name);
-    if (mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
+    if (ids) {
+        want.attr_set |= MOUNT_ATTR_IDMAP;
+        want.userns_fd = (uint64_t)ids->userns_fd;
+    }
+    if (want.attr_set && mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
         return err_sys(err, "idmap %s", name);
     *out_fd = take_fd(&fd);
     return true;
@@ -279,7 +283,7 @@ static bool overlay_detached(struct layers *layers, const struct mounts_ids *ids
     /* Without it the end of every sandbox waits for a sync of the whole disk below. */
     if (fsconfig(context, FSCONFIG_SET_FLAG, "volatile", NULL, 0) < 0)
         return mount_err(err, context, "overlay volatile");
-    if (!ids_borrow(&saved, ids->uid_base, err))
+    if (!ids_borrow(&saved, ids ? ids->uid_base : 0, err))
         return false;
     int created = fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
     if (!ids_return(&saved, err))
@@ -327,7 +331,7 @@ static bool overlay_attached(struct mounts *mounts, struct layers *layers, const
     if (options.overflowed)
         return err_set(err, ERR_LIMIT, "too many layers for this kernel's overlay");
     (void)snprintf(target, sizeof target, "/proc/self/fd/%d/l%d", scratch, PLACE_OVERLAY);
-    if (!ids_borrow(&saved, ids->uid_base, err))
+    if (!ids_borrow(&saved, ids ? ids->uid_base : 0, err))
         return false;
     int mounted = mount("overlay", target, "overlay", MS_NODEV, options.data);
     if (!ids_return(&saved, err))
@@ -393,6 +397,20 @@ bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
         return err_sys(err, "look at the overlay");
     if (status.f_flag & ST_RDONLY)
         return err_set(err, ERR_INTERNAL, "the kernel mounted the root file system read-only");
+    *out_fd = take_fd(&fd);
+    return true;
+}
+
+bool mounts_unpack(struct mounts *mounts, int layers_fd, int draft_fd, const struct plan *plan, int *out_fd,
+                   struct err *err)
+{
+    const struct mount_attr harmless = { .attr_set = MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC };
+    auto_close int fd = -1;
+
+    if (!mounts_overlay(mounts, layers_fd, draft_fd, plan, NULL, &fd, err))
+        return false;
+    if (mount_setattr(fd, "", AT_EMPTY_PATH, (struct mount_attr *)&harmless, sizeof harmless) < 0)
+        return err_sys(err, "restrict a mount");
     *out_fd = take_fd(&fd);
     return true;
 }

@@ -35,6 +35,9 @@ struct mounts_ids {
  */
 bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const struct plan *plan,
                     const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+/* The same for ourselves, with the ids that are on disk: an image's layer is unpacked there. Its programs cannot be run. */
+bool mounts_unpack(struct mounts *mounts, int layers_fd, int draft_fd, const struct plan *plan, int *out_fd,
+                   struct err *err) must_use;
 /*
  * The root of a zygote (zygotes.h): the same layers, and writes go to memory that is charged to the zygote, up to
  * MOUNTS_ZYGOTE_SIZE. No set-user-id file in it has an effect. Before 6.3 a tmpfs cannot be idmapped, and this fails.

@@ -39,6 +39,7 @@
 #include "isolation/native/seccomp.h"
 #include "isolation/native/snapshot.h"
 #include "isolation/native/start.h"
+#include "isolation/native/unpack.h"
 #include "isolation/native/usage.h"
 #include "wire/zygote.h"
 
@@ -224,6 +225,7 @@ static void native_free(struct driver *driver)
     reclaim_close(native);
     snapshots_close(native);
     compress_close(native);
+    unpackings_close(native);
     helpers_free(native->helpers);
     memory_close(native);
     zygotes_free(native->zygotes);
@@ -263,6 +265,7 @@ static const struct driver_ops native_ops = {
     .copy = native_copy,
     .drop = native_drop,
     .list_snapshots = native_list_snapshots,
+    .unpack = native_unpack,
     .divert = native_divert,
     .free = native_free,
 };

@@ -67,6 +67,11 @@ enum native_step {
     NATIVE_AT_COMPRESS_NAME,
     NATIVE_AT_COMPRESS_SYNC,
     NATIVE_AT_COMPRESS_END,
+    NATIVE_AT_UNPACK_DRAFT, /* of an image's layer, see unpack.c */
+    NATIVE_AT_UNPACK_WRITE,
+    NATIVE_AT_UNPACK_LAYER,
+    NATIVE_AT_UNPACK_NAME,
+    NATIVE_AT_UNPACK_END,
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */

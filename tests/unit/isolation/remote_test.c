@@ -3,10 +3,12 @@
  */
 #include "isolation/remote.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,6 +44,9 @@ struct world {
     bool pause_later;   /* the answer waits here: */
     driver_kept_fn *later;
     void *later_context;
+    unsigned unpacks;
+    char archive[16];
+    bool unpacks_wrongly;              /* says that it has made another layer */
     unsigned listed;                   /* by list_many() */
     void (*work)(struct world *world); /* runs on a thread, as a worker would */
 };
@@ -51,8 +56,7 @@ static bool keeper_request(void *context, struct channel *channel, enum message_
 {
     struct world *world = context;
 
-    (void)fds;
-    bool fine = serve_request(world->serve, channel, type, id, payload, err);
+    bool fine = serve_request(world->serve, channel, type, id, payload, fds, err);
     if (world->leave_at_once)
         serve_leave(world->serve, channel);
     return fine;
@@ -618,6 +622,168 @@ static void the_calls_of_a_pause_go_through(void **state)
     assert_int_equal(world->broken, 0);
 }
 
+/* ---- unpack ---- */
+
+static void note_unpack(struct driver *driver, const struct unpack_want *want, int archive_fd, driver_kept_fn *done,
+                        void *context)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    struct kept kept = { .layer_bytes = 77, .layer_count = want->layer_count + 1 };
+
+    world->unpacks++;
+    assert_int_equal(pread(archive_fd, world->archive, sizeof world->archive, 0), 7);
+    assert_int_equal(want->most_bytes, 1234);
+    memcpy(kept.id, world->unpacks_wrongly ? want->diff : want->chain, sizeof kept.id);
+    memcpy(kept.layers, want->layers, want->layer_count * sizeof *want->layers);
+    memcpy(kept.layers[want->layer_count], kept.id, sizeof kept.id);
+    done(context, &kept, NULL);
+}
+
+static struct unpack_want a_want(void)
+{
+    struct unpack_want want = { .layer_count = 2, .most_bytes = 1234 };
+
+    memset(want.chain, 'c', 64);
+    memset(want.diff, 'd', 64);
+    memset(want.layers[0], 'a', 64);
+    memset(want.layers[1], 'b', 64);
+    return want;
+}
+
+static void can_unpack(struct world *world)
+{
+    world->ops = *world->fake.driver.ops;
+    world->ops.unpack = note_unpack;
+    world->fake.driver.ops = &world->ops;
+}
+
+static int an_archive(void)
+{
+    int fd = memfd_create("archive", MFD_CLOEXEC);
+
+    assert_true(fd >= 0 && write(fd, "archive", 7) == 7);
+    return fd;
+}
+
+static void unpack_one(struct world *world)
+{
+    struct unpack_want want = a_want();
+    auto_close int fd = an_archive();
+    struct kept kept;
+    struct err err;
+
+    if (!driver_unpack(world->remote, &want, fd, &kept, &err))
+        fail_msg("%s", err_text(&err));
+    assert_int_equal(world->unpacks, 1);
+    assert_memory_equal(world->archive, "archive", 7);
+    assert_string_equal(kept.id, want.chain);
+    assert_int_equal(kept.layer_count, 3);
+    assert_int_equal(kept.layer_bytes, 77);
+    assert_string_equal(kept.layers[1], want.layers[1]);
+    assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC); /* still ours */
+    world->unpacks_wrongly = true;
+    assert_false(driver_unpack(world->remote, &want, fd, &kept, &err));
+    assert_string_equal(err.message, "keeper's answer has the wrong shape");
+}
+
+static void a_layer_is_unpacked_from_a_descriptor(void **state)
+{
+    struct world *world = *state;
+
+    can_unpack(world);
+    run_on_worker(world, unpack_one);
+    assert_int_equal(world->broken, 0);
+}
+
+static void unpack_in_vain(struct world *world)
+{
+    struct unpack_want want = a_want();
+    auto_close int fd = an_archive();
+    struct kept kept;
+    struct err err;
+
+    assert_false(driver_unpack(world->remote, &want, fd, &kept, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "this server cannot unpack images");
+}
+
+static void a_driver_that_cannot_unpack_says_so(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, unpack_in_vain);
+    assert_int_equal(world->broken, 0);
+}
+
+static void send_unpack(struct world *world, const struct unpack_want *want, const int *fds, uint32_t count)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct op_ask *asked = NEW(struct op_ask);
+
+    can_unpack(world);
+    asked->unpack = *want;
+    op_pack_ask(op_of(MESSAGE_UNPACK), &payload, asked);
+    free(asked);
+    channel_request(world->front, MESSAGE_UNPACK, buf_str(&payload), fds, count, ignore_answer, NULL);
+    turn_for(world->loop, TURN_MS);
+    assert_int_equal(world->broken, 2);
+    assert_int_equal(world->unpacks, 0);
+}
+
+static void an_unpack_without_an_archive_ends_front(void **state)
+{
+    struct unpack_want want = a_want();
+
+    send_unpack(*state, &want, NULL, 0);
+}
+
+static void an_unpack_of_two_archives_ends_front(void **state)
+{
+    struct unpack_want want = a_want();
+    auto_close int one = an_archive(), other = an_archive();
+
+    send_unpack(*state, &want, (int[]){ one, other }, 2);
+}
+
+static void an_unpack_of_something_that_is_no_file_ends_front(void **state)
+{
+    struct unpack_want want = a_want();
+    int pair[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    send_unpack(*state, &want, pair, 1);
+    (void)close(pair[0]);
+    (void)close(pair[1]);
+}
+
+static void an_unpack_into_a_path_ends_front(void **state)
+{
+    struct unpack_want want = a_want();
+    auto_close int fd = an_archive();
+
+    memcpy(want.layers[0], "../../etc", 10);
+    send_unpack(*state, &want, &fd, 1);
+}
+
+static void an_unpack_of_any_size_ends_front(void **state)
+{
+    struct unpack_want want = a_want();
+    auto_close int fd = an_archive();
+
+    want.most_bytes = LIMIT_UNPACKED_BYTES + 1;
+    send_unpack(*state, &want, &fd, 1);
+}
+
+static void a_descriptor_with_any_other_request_ends_front(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = an_archive();
+
+    channel_request(world->front, MESSAGE_LIST, STR("\0\0\0\0"), &fd, 1, ignore_answer, NULL);
+    turn_for(world->loop, TURN_MS);
+    assert_int_equal(world->broken, 2);
+}
+
 static void pause_in_vain(struct world *world)
 {
     struct err err;
@@ -645,6 +811,7 @@ static void writing_to_disk_may_take_longer_than_other_calls(void **state)
     assert_int_equal(op_patience_ms(start, &ask), LIMIT_KEEPER_MS);
     ask.plan.from = PLAN_PARKED_IMAGE;
     assert_int_equal(op_patience_ms(start, &ask), LIMIT_PAUSE_MS);
+    assert_int_equal(op_patience_ms(op_of(MESSAGE_UNPACK), &ask), LIMIT_BUILD_MS);
 }
 
 static void a_driver_that_cannot_pause_says_so(void **state)
@@ -827,6 +994,14 @@ int main(void)
         REMOTE_CASE(a_drop_of_something_that_is_no_snapshot_ends_front),
         REMOTE_CASE(a_park_of_a_snapshots_id_ends_front),
         REMOTE_CASE(a_snapshot_that_nobody_waits_for_is_dropped),
+        REMOTE_CASE(a_layer_is_unpacked_from_a_descriptor),
+        REMOTE_CASE(a_driver_that_cannot_unpack_says_so),
+        REMOTE_CASE(an_unpack_without_an_archive_ends_front),
+        REMOTE_CASE(an_unpack_of_two_archives_ends_front),
+        REMOTE_CASE(an_unpack_of_something_that_is_no_file_ends_front),
+        REMOTE_CASE(an_unpack_into_a_path_ends_front),
+        REMOTE_CASE(an_unpack_of_any_size_ends_front),
+        REMOTE_CASE(a_descriptor_with_any_other_request_ends_front),
         REMOTE_CASE(a_list_longer_than_a_message_comes_whole),
         REMOTE_CASE(sandboxes_on_disk_are_not_counted_as_running),
     };
