@@ -20,6 +20,7 @@
 #include "base/err.h"
 #include "base/secret.h"
 #include "base/str.h"
+#include "store/store.h"
 
 struct builder;
 struct sandboxes;
@@ -34,12 +35,20 @@ struct builder_config {
     struct driver *driver;
     struct puller *puller; /* NULL: no images from registries */
     struct uploads *uploads;
-    uint32_t at_once;  /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
-    uint32_t per_team; /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
+    const char *guestd_version; /* for the rows */
+    uint32_t disk_mb;           /* the same */
+    bool internet;              /* the steps reach it: the operator's default for sandboxes */
+    uint32_t at_once;           /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
+    uint32_t per_team;          /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
 };
 /* Builds that a crash has cut off become errors. */
 struct builder *builder_new(const struct builder_config *config, struct err *err) must_use;
 void builder_free(struct builder *builder); /* cancels what runs, and waits for it; NULL is fine */
+/* Cancels what runs and begins nothing more; does not wait. */
+void builder_stop(struct builder *builder);
+bool builder_is_busy(struct builder *builder); /* something runs */
+/* On a worker: drops layers that nothing needs any more, unless builds run. They do it at their end. */
+void builder_tidy(struct builder *builder);
 
 /* ---- recipes ---- */
 
@@ -75,6 +84,7 @@ struct build_want {
      */
     uint32_t from_layer_count;
     const struct str *from_layers;
+    struct str from_error; /* why there is none of these: the build fails with it. Empty: there is */
     struct registry_login login;
     bool force;
     struct str start_cmd, ready_cmd; /* empty: as the template that it is from has them */
@@ -89,6 +99,20 @@ struct build_want {
 bool builder_start(struct builder *builder, const struct build_want *want, struct err *err) must_use;
 /* Fine if there is no such build, or not any more. It is over soon after. */
 void builder_cancel(struct builder *builder, struct str build_id, const char *why);
+
+/* ---- start.c: the start command of a template ---- */
+
+struct start_want {
+    struct str sandbox_id;
+    struct str start_cmd, ready_cmd; /* at least one */
+    struct build_context context;    /* that they run in */
+    uint64_t until_ms;               /* clock_mono_ms() */
+};
+/*
+ * For a create from a build whose processes are not in an image: returns when the template is ready; what was started runs
+ * on. ERR_INVALID: the start command has failed; ERR_TIMEOUT: it is not ready in time; ERR_UNAVAILABLE: the sandbox is gone.
+ */
+bool template_start(struct sandboxes *sandboxes, const struct start_want *want, struct err *err) must_use;
 
 /* ---- uploads.c: archives for COPY ---- */
 

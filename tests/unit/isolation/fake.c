@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/ports.h"
 #include "io/dial.h"
 #include "test.h"
 #include "wire/guestlink.h"
@@ -344,7 +345,7 @@ static void answer_dial(struct fake *fake, const char *id, uint16_t port, driver
     if (holds(fake, id, &err)) {
         fake->dials++;
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (!dial_loopback(fd, port, &err))
+        if (!dial_loopback(fd, port == GUESTD_PORT && fake->guestd_port ? fake->guestd_port : port, &err))
             fd_close(&fd);
     }
     done(context, fd, fd < 0 ? &err : NULL);

@@ -65,6 +65,7 @@ struct fake {
     uint32_t stop_patience_ms;
     unsigned at_gate, starts, stops, stop_failures, stats_calls;
     struct plan last_plan;
+    uint16_t guestd_port;       /* where dials to guestd's port go; 0: there */
     struct loop *dial_later;    /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */
     atomic_uint dials;          /* sockets made by dial */
     bool no_network;            /* sandboxes start without one */

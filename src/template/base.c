@@ -1,0 +1,244 @@
+/*
+ * What a build begins with: a template of this server, a build, or an image.
+ *
+ * An image is pulled (pull.h), and each of its layers is unpacked by the driver as a layer of ours, named by the OCI chain id:
+ * images that begin with the same layers share them. Then a script makes it fit for sandboxes (provision.sh), as one more
+ * step, and all of it together is the cached step of this image. An image's tag is not looked up again while it is cached.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/log.h"
+#include "template/inside.h"
+
+#define PROVISION_VERSION "1" /* of provision.sh: another one makes images anew */
+
+enum { PROVISION_MS = 15 * 60 * 1000 }; /* packages from a slow mirror */
+
+/* ---- templates of this server ---- */
+
+static void begin_with(struct build *build, uint32_t layer_count, const struct str *layers)
+{
+    build->chain.layer_count = layer_count;
+    build->chain.layers = layers;
+}
+
+static bool from_template(struct build *build)
+{
+    const struct build_want *want = &build->want;
+    struct arena arena;
+
+    arena_init(&arena);
+    struct str *parts = ARENA_ARRAY(&arena, struct str, want->from_layer_count + 2);
+    parts[0] = STR("1");
+    parts[1] = STR("layers");
+    memcpy(parts + 2, want->from_layers, want->from_layer_count * sizeof *parts);
+    key_of(build->chain.key, parts, want->from_layer_count + 2);
+    arena_done(&arena);
+    begin_with(build, want->from_layer_count, want->from_layers);
+    if (want->from_image.len)
+        build_say(build, BUILD_INFO, "CACHED [base] FROM %.*s [%s]", STR_ARG(want->from_image), build->chain.key);
+    else
+        build_say(build, BUILD_INFO, "CACHED [base] FROM TEMPLATE %.*s [%s]", STR_ARG(want->from_text),
+                  build->chain.key);
+    return true;
+}
+
+static bool from_build(struct build *build)
+{
+    const struct build_want *want = &build->want;
+    struct build_row row;
+    struct err err;
+
+    if (!store_build_get(build->builder->config.store, want->from_build, &build->arena, &row, &err))
+        return err.kind == ERR_NOT_FOUND ? build_fail(build, "template '%.*s' not found", STR_ARG(want->from_text))
+                                         : build_fail_err(build, &err);
+    if (row.state != BUILD_READY || !row.layer_count)
+        return build_fail(build, "template '%.*s' is not ready", STR_ARG(want->from_text));
+    key_of(build->chain.key, (struct str[]){ STR("1"), STR("template"), want->from_build }, 3);
+    if (!envs_read(row.context.envs, &build->arena, &build->chain, &err) ||
+        !envs_read(row.start_context.envs, &build->arena, &build->start_chain, &err))
+        return build_fail_err(build, &err);
+    begin_with(build, row.layer_count, row.layers);
+    build->chain.workdir = row.context.workdir;
+    build->start_cmd = row.start_cmd;
+    build->ready_cmd = row.ready_cmd;
+    build->start_chain.user = row.start_context.user;
+    build->start_chain.workdir = row.start_context.workdir;
+    build_say(build, BUILD_INFO, "CACHED [base] FROM TEMPLATE %.*s [%s]", STR_ARG(want->from_text), build->chain.key);
+    return true;
+}
+
+/* ---- images ---- */
+
+static void said(void *context, struct str line)
+{
+    struct build *build = context;
+
+    build_say(build, BUILD_INFO, "%.*s", (int)MIN(line.len, (size_t)1000), line.at);
+    log_tick(build);
+}
+
+static bool is_cancelled(void *context)
+{
+    log_tick(context);
+    return !build_goes_on(context);
+}
+
+static const char *architecture(void)
+{
+    static struct utsname machine;
+
+    if (uname(&machine) < 0 || !strcmp(machine.machine, "x86_64"))
+        return "amd64";
+    return !strcmp(machine.machine, "aarch64") ? "arm64" : machine.machine;
+}
+
+static void size_text(uint64_t bytes, char room[32])
+{
+    (void)snprintf(room, 32, "%llu MB", (unsigned long long)((bytes + 999999) / 1000000));
+}
+
+/* Each on top of the ones before. What was unpacked is the driver's snapshots, by the same ids. */
+static bool unpack_layers(struct build *build, const struct pulled *image)
+{
+    struct str *layers = ARENA_ARRAY(&build->arena, struct str, image->layer_count);
+    struct unpack_want *want = ARENA_NEW(&build->arena, struct unpack_want);
+    struct kept *kept = ARENA_NEW(&build->arena, struct kept);
+    char size[32];
+    struct err err;
+
+    *want = (struct unpack_want){ .most_bytes = LIMIT_UNPACKED_BYTES };
+    for (uint32_t i = 0; i < image->layer_count; i++) {
+        const struct pulled_layer *layer = &image->layers[i];
+        size_text(layer->size, size);
+        build_say(build, BUILD_INFO, "Uncompressing layer sha256:%s %s", layer->diff_hex, size);
+        log_flush(build);
+        memcpy(want->chain, layer->chain_hex, sizeof want->chain);
+        memcpy(want->diff, layer->diff_hex, sizeof want->diff);
+        if (!build_goes_on(build))
+            return false;
+        if (!driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err))
+            return err.kind == ERR_LIMIT
+                       ? build_fail(build,
+                                    "the image's files are larger than %llu MB, the largest size of a file system",
+                                    (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20))
+                       : build_fail(build, "failed to unpack layer sha256:%.12s: %s", layer->diff_hex, err.message);
+        want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
+        memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
+        layers[i] = arena_copy(&build->arena, str_from(layer->chain_hex));
+    }
+    begin_with(build, image->layer_count, layers);
+    build_say(build, BUILD_INFO, "Layers extracted");
+    return true;
+}
+
+static void take_envs(struct build *build, const struct pulled *image)
+{
+    for (uint32_t i = 0; i < image->env_count; i++) {
+        struct str value = image->envs[i], name;
+        if (str_cut(&value, '=', &name) && name.len && value.len)
+            envs_set(&build->chain, &build->arena, name, value);
+    }
+}
+
+static bool provision(struct build *build, struct kept *out)
+{
+    struct workplace place = { .build = build };
+    struct run_result result;
+
+    build_say(build, BUILD_INFO, "Provisioning sandbox template");
+    if (!workplace_open(&place, build))
+        return false;
+    bool ok = workplace_run(&place,
+                            &(struct command){ .shell = STR("/bin/sh"),
+                                               .workdir = STR("/"),
+                                               .text = str_from(template_provision_sh),
+                                               .is_quiet = true,
+                                               .most_ms = PROVISION_MS },
+                            NULL, &result);
+    if (ok && (result.state != RUN_EXITED || result.exit_code != 0))
+        ok = build_fail(build, "failed to provision the image: %s", result.text);
+    ok = ok && workplace_seal(&place, out);
+    workplace_close(&place);
+    return ok;
+}
+
+/* The layers are in the manifest of what was provisioned: their own are not needed any more. */
+static void drop_parts(struct build *build, const struct pulled *image)
+{
+    struct err err;
+
+    for (uint32_t i = 0; i < image->layer_count; i++)
+        if (!sandbox_drop_snapshot(build->builder->config.sandboxes, str_from(image->layers[i].chain_hex), &err))
+            log_warn("build %.*s: a layer of its image is not let go of: %s", STR_ARG(build->want.build_id),
+                     err_text(&err));
+}
+
+static bool pull(struct build *build, struct kept *out_kept)
+{
+    const struct builder_config *config = &build->builder->config;
+    struct pulled image = { 0 };
+    struct pull_want want = { .image = build->want.from_image,
+                              .login = &build->want.login,
+                              .architecture = architecture(),
+                              .said = said,
+                              .cancelled = is_cancelled,
+                              .context = build };
+    struct err err;
+
+    if (!config->puller)
+        return build_fail(build, "image '%.*s': images from registries are not available on this server",
+                          STR_ARG(build->want.from_image));
+    log_flush(build);
+    if (!puller_pull(config->puller, &want, &build->arena, &image, &err))
+        return build_goes_on(build) && build_fail(build, "%s", err.message);
+    take_envs(build, &image);
+    bool ok = unpack_layers(build, &image) && provision(build, out_kept);
+    pulled_done(&image);
+    if (ok)
+        drop_parts(build, &image);
+    return ok;
+}
+
+static bool from_image(struct build *build)
+{
+    struct chain before = build->chain;
+    struct kept *kept = ARENA_NEW(&build->arena, struct kept);
+    char key[KEY_BYTES];
+    bool is_hit;
+
+    key_of(key, (struct str[]){ STR("1"), STR("image"), STR(PROVISION_VERSION), build->want.from_image }, 4);
+    if (!cache_begin(build, key, &is_hit))
+        return false;
+    build_say(build, BUILD_INFO, "%s[base] FROM %.*s [%s]", is_hit ? "CACHED " : "", STR_ARG(build->want.from_image),
+              key);
+    if (is_hit)
+        return true;
+    if (pull(build, kept)) {
+        memcpy(build->chain.key, key, sizeof key);
+        return cache_keep(build, kept);
+    }
+    cache_leave(build, key);
+    build->chain = before;
+    return false;
+}
+
+bool run_base(struct build *build)
+{
+    const struct build_want *want = &build->want;
+
+    (void)snprintf(build->step, sizeof build->step, "base");
+    (void)snprintf(build->prefix, sizeof build->prefix, "base");
+    if (want->from_error.len)
+        return build_fail(build, "%.*s", (int)MIN(want->from_error.len, (size_t)1000), want->from_error.at);
+    bool ok = want->from_build.len         ? from_build(build)
+              : want->from_layer_count > 0 ? from_template(build)
+              : want->from_image.len       ? from_image(build)
+                                           : build_fail(build, "a build needs an image or a template to begin with");
+    if (!ok)
+        return false;
+    build->chain.user = STR("");
+    return want->dialect == DIALECT_2_0 || run_default_user(build);
+}

@@ -1,0 +1,191 @@
+/*
+ * The cache of steps. The key of a step is a hash of the key before it and of all that it depends on, so equal recipes have
+ * equal keys as far as they are equal. A team's rows are its own: a key says nothing about who has made the files.
+ *
+ * While a build makes a key, another that needs it waits and then finds it in the cache. A build makes one key at a time, so
+ * builds cannot wait for each other in a circle.
+ */
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/map.h"
+#include "template/inside.h"
+#include "wire/json.h"
+
+void key_of(char out[KEY_BYTES], const struct str *parts, size_t count)
+{
+    crypto_hash_sha256_state state;
+    unsigned char sum[crypto_hash_sha256_BYTES];
+
+    crypto_hash_sha256_init(&state);
+    for (size_t i = 0; i < count; i++) {
+        unsigned char length[8];
+        for (int k = 0; k < 8; k++)
+            length[k] = (unsigned char)((uint64_t)parts[i].len >> (8 * k));
+        crypto_hash_sha256_update(&state, length, sizeof length);
+        crypto_hash_sha256_update(&state, (const unsigned char *)parts[i].at, parts[i].len);
+    }
+    crypto_hash_sha256_final(&state, sum);
+    (void)hex_text(str_of(sum, sizeof sum), out);
+}
+
+/* ---- environments ---- */
+
+struct str envs_text(const struct chain *chain, struct arena *arena)
+{
+    struct buf text = buf_make(arena, (size_t)8 * LIMIT_ENV_BYTES);
+    struct json_out out = json_out_to(&text);
+
+    json_out_object(&out, NULL);
+    for (uint32_t i = 0; i < chain->env_count; i++)
+        json_out_pair(&out, chain->envs[i].name, chain->envs[i].value);
+    json_out_end(&out);
+    return buf_str(&text);
+}
+
+void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value)
+{
+    struct pair *envs = ARENA_ARRAY(arena, struct pair, chain->env_count + 1);
+    uint32_t at = 0;
+
+    if (chain->env_count)
+        memcpy(envs, chain->envs, chain->env_count * sizeof *envs); /* a chain before this one may have the old array */
+    while (at < chain->env_count && !str_eq(envs[at].name, name))
+        at++;
+    envs[at] = (struct pair){ arena_copy(arena, name), arena_copy(arena, value) };
+    chain->envs = envs;
+    chain->env_count = MAX(chain->env_count, at + 1);
+}
+
+bool envs_read(struct str text, struct arena *arena, struct chain *out, struct err *err)
+{
+    const char *name;
+    json_t *value;
+
+    out->env_count = 0;
+    out->envs = NULL;
+    if (!text.len)
+        return true;
+    auto_json json_t *object = json_parse_object(text, err);
+    if (!object)
+        return err_wrap(err, "read the environment of a build");
+    out->envs = ARENA_ARRAY(arena, struct pair, json_object_size(object));
+    json_object_foreach(object, name, value)
+    {
+        if (json_is_string(value))
+            out->envs[out->env_count++] =
+                (struct pair){ arena_copy(arena, str_from(name)), arena_copy(arena, json_str(value)) };
+    }
+    return true;
+}
+
+/* ---- keys under way ---- */
+
+static struct str busy_name(const struct build *build, const char *key, char room[2 * KEY_BYTES])
+{
+    int len = snprintf(room, 2 * KEY_BYTES, "%.*s %s", (int)MIN(build->want.team_id.len, (size_t)60),
+                       build->want.team_id.at, key);
+
+    return str_of(room, (size_t)len);
+}
+
+static bool take_key(struct build *build, const char *key)
+{
+    struct builder *builder = build->builder;
+    char room[2 * KEY_BYTES];
+    struct str name = busy_name(build, key, room);
+    bool is_told = false;
+
+    for (;;) {
+        {
+            auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+            if (!map_get(&builder->busy, name)) {
+                (void)map_put(&builder->busy, arena_copy(&build->arena, name), build); /* the map borrows it */
+                return true;
+            }
+            struct timespec until;
+            clock_gettime(CLOCK_MONOTONIC, &until);
+            until.tv_nsec += BUILD_LOOK_MS * 1000000L;
+            until.tv_sec += until.tv_nsec / 1000000000L;
+            until.tv_nsec %= 1000000000L;
+            (void)pthread_cond_timedwait(&builder->changed, &builder->lock, &until);
+        }
+        if (!is_told)
+            build_say(build, BUILD_DEBUG, "[%s] waiting for a build that does the same", build->prefix);
+        is_told = true;
+        log_tick(build);
+        if (!build_goes_on(build))
+            return false;
+    }
+}
+
+void cache_leave(struct build *build, const char *key)
+{
+    struct builder *builder = build->builder;
+    char room[2 * KEY_BYTES];
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+
+    (void)map_remove(&builder->busy, busy_name(build, key, room));
+    pthread_cond_broadcast(&builder->changed);
+}
+
+/* ---- rows ---- */
+
+static bool adopt(struct build *build, const char *key, const struct cached_step *row, struct err *err)
+{
+    struct chain chain = build->chain;
+
+    if (!envs_read(row->context.envs, &build->arena, &chain, err))
+        return false;
+    memcpy(chain.key, key, KEY_BYTES);
+    chain.layer_count = row->layer_count;
+    chain.layers = row->layers;
+    chain.user = row->context.user;
+    chain.workdir = row->context.workdir;
+    build->chain = chain;
+    return true;
+}
+
+bool cache_begin(struct build *build, const char *key, bool *out_hit)
+{
+    struct cached_step row;
+    struct err err;
+
+    *out_hit = false;
+    if (!take_key(build, key))
+        return false;
+    if (build->is_forced)
+        return true;
+    bool there =
+        store_step_find(build->builder->config.store, build->want.team_id, str_from(key), &build->arena, &row, &err);
+    if (!there && err.kind == ERR_NOT_FOUND)
+        return true;
+    cache_leave(build, key);
+    *out_hit = there && adopt(build, key, &row, &err);
+    return *out_hit || build_fail_err(build, &err);
+}
+
+bool cache_keep(struct build *build, const struct kept *kept)
+{
+    struct builder *builder = build->builder;
+    const struct chain *chain = &build->chain;
+    struct cached_step row = {
+        .team_id = build->want.team_id,
+        .key = str_from(chain->key),
+        .kept_id = kept ? str_from(kept->id) : STR(""),
+        .layer_count = chain->layer_count,
+        .layers = chain->layers,
+        .context = { .user = chain->user, .workdir = chain->workdir, .envs = envs_text(chain, &build->arena) },
+        .bytes = kept ? kept->layer_bytes : 0,
+    };
+    struct err err, ignored;
+    bool ok = store_step_put(builder->config.store, &row, &err);
+
+    cache_leave(build, chain->key);
+    if (!ok && kept) /* else the next start of the server removes it */
+        (void)!sandbox_drop_snapshot(builder->config.sandboxes, row.kept_id, &ignored);
+    return ok || build_fail_err(build, &err);
+}

@@ -1,0 +1,168 @@
+/*
+ * inside.h - one build as the files of this folder see it.
+ *
+ * A build has one thread, and everything here is that thread's, except what stands under "the builder's lock".
+ */
+#ifndef TEMPLATE_INSIDE_H
+#define TEMPLATE_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/attr.h"
+#include "base/fd.h"
+#include "base/lock.h"
+#include "base/map.h"
+#include "sandbox/sandbox.h"
+#include "store/store.h"
+#include "template/pull.h"
+#include "template/template.h"
+
+enum {
+    KEY_BYTES = 65,      /* 64 hex digits and a zero byte */
+    BUILD_LOOK_MS = 100, /* between looks whether it was cancelled; also how long a log line waits for others */
+    BUILD_REASON_BYTES = 2000,
+    BUILD_LINES = 100, /* of the log that are written together */
+};
+
+/* What the steps so far have left: files as layers, and settings for the next step. */
+struct chain {
+    char key[KEY_BYTES];
+    uint32_t layer_count;
+    const struct str *layers; /* lowest first */
+    struct str user;          /* empty: root */
+    struct str workdir;       /* empty: the user's home */
+    uint32_t env_count;
+    struct pair *envs; /* in the order in which they were set */
+};
+
+/* Lines that are not in the store yet. */
+struct build_log {
+    struct arena arena;
+    struct build_line lines[BUILD_LINES];
+    uint32_t count;
+    uint64_t since_ms; /* of the first */
+};
+
+struct build {
+    struct builder *builder;
+    struct arena arena;
+    struct build_want want; /* a copy, in the arena */
+    uint64_t until_ms;
+    struct build_log log;
+    struct chain chain;
+    bool is_forced;    /* from here on nothing is taken from the cache */
+    char step[16];     /* as the reason names it: "base", "1", "finalize" */
+    char prefix[32];   /* of lines about the step: "builder 1/2" */
+    struct str reason; /* why it has failed */
+    /* Of the template that it is from: */
+    struct str start_cmd, ready_cmd;
+    struct chain start_chain; /* that they run in: only its user, workdir and envs */
+
+    atomic_bool is_cancelled;
+
+    /* Under the builder's lock. */
+    struct build *next;
+    bool is_running;
+    char why[160]; /* it was cancelled */
+};
+
+struct builder {
+    struct builder_config config;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a build has ended, a key is free */
+    struct build *builds;   /* that wait or run, oldest first */
+    uint32_t running;
+    struct map busy; /* keys that a build makes: team and key */
+    bool is_stopping, is_sweeping;
+};
+
+/* ---- builder.c ---- */
+
+/* False: it was cancelled, or its time is over; the reason is set. */
+bool build_goes_on(struct build *build) must_use;
+/* Sets the reason, unless there is one. Always false. */
+bool build_fail(struct build *build, const char *format, ...) printf_like(2, 3);
+/* The same for an error of ours. */
+bool build_fail_err(struct build *build, const struct err *err);
+
+/* ---- log.c ---- */
+
+void log_begin(struct build *build);
+void log_done(struct build *build); /* writes what is left */
+/* "text" as a line of the present step. */
+void build_say(struct build *build, enum build_level level, const char *format, ...) printf_like(3, 4);
+/* What a command prints: "[builder 1/2] [stdout]: text", a line at a time. */
+struct lines {
+    struct build *build;
+    const char *prefix;
+    enum build_level level;
+    struct buf rest[2]; /* of a line that has not ended, of each stream */
+};
+struct lines lines_of(struct build *build, const char *prefix, enum build_level level);
+void lines_take(struct lines *lines, enum run_stream stream, struct str bytes);
+void lines_done(struct lines *lines); /* says what is left */
+struct str trim_all(struct str text); /* ends of lines, too */
+void log_flush(struct build *build);
+void log_tick(struct build *build); /* writes lines that have waited long enough */
+
+/* ---- cache.c ---- */
+
+/* SHA-256 over the parts, each with its length. */
+void key_of(char out[KEY_BYTES], const struct str *parts, size_t count);
+/*
+ * Waits until no other build makes this key. A hit is then in the build's chain, with this key. Without one the caller makes
+ * it, and ends with cache_keep() or cache_leave(). False: the build is over.
+ */
+bool cache_begin(struct build *build, const char *key, bool *out_hit) must_use;
+/* The chain, whose key this is, is what the step has made. kept: its layer, or NULL. */
+bool cache_keep(struct build *build, const struct kept *kept) must_use;
+void cache_leave(struct build *build, const char *key);
+
+/* An environment as a JSON object, and back. */
+struct str envs_text(const struct chain *chain, struct arena *arena);
+bool envs_read(struct str text, struct arena *arena, struct chain *out, struct err *err) must_use;
+void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value);
+
+/* ---- work.c: a sandbox for a step ---- */
+
+struct workplace {
+    struct build *build;
+    struct str id; /* of the sandbox; empty: there is none */
+};
+bool workplace_open(struct workplace *place, struct build *build) must_use;
+/* What was written becomes a layer of the chain. The sandbox is gone, also on failure. */
+bool workplace_seal(struct workplace *place, struct kept *out) must_use;
+void workplace_close(struct workplace *place); /* ends it; fine if there is none */
+
+struct command {
+    struct str user, workdir, text;
+    struct str shell;         /* empty: bash */
+    const struct chain *envs; /* whose environment it has; NULL: none */
+    bool is_quiet;            /* what it prints has the level of details */
+    uint64_t most_ms;         /* 0: as long as the build may take */
+};
+/* Until it ends. captured: NULL, or a buf with a cap, of which stdout is at most so long. False: the build is over. */
+bool workplace_run(struct workplace *place, const struct command *command, struct buf *captured, struct run_result *out)
+    must_use;
+/* What `$NAME` in it stands for, by a login shell. Without a `$` the text itself, and no sandbox is needed. */
+bool workplace_expand(struct workplace *place, struct str text, struct str *out) must_use;
+/* The environment that a command gets: the chain's, with a PATH that reaches the system's programs. */
+const struct pair *chain_envs(const struct chain *chain, struct arena *arena);
+
+/* ---- steps.c ---- */
+
+bool run_steps(struct build *build) must_use;
+/* USER `user` with sudo, as every build has it before its steps. */
+bool run_default_user(struct build *build) must_use;
+
+/* ---- base.c ---- */
+
+bool run_base(struct build *build) must_use;
+extern const char template_provision_sh[]; /* embedded at build time */
+
+/* ---- finalize.c ---- */
+
+bool run_finalize(struct build *build, struct build_row *row) must_use;
+
+#endif

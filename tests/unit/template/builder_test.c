@@ -1,0 +1,501 @@
+/* The engine with a real store, a fake driver and a guestd that answers as it is told. */
+#include "template/template.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../sandbox/rig.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "guestd_fake.h"
+#include "sandbox/inside.h"
+#include "template/inside.h"
+
+#define HASH "c99ff56260ad2115f47aa3c4204e44cd66c6582cd5b03a11297b7507aa4d5aa6"
+
+static const struct str base_layers[] = { STR_INIT(
+    "00000000000000000000000000000000000000000000000000000000000000aa") };
+
+enum { MANY = 4 }; /* builds that a team may have */
+
+struct bench {
+    struct rig *rig;
+    struct guestd_fake guestd;
+    struct builder *builder;
+    struct uploads *uploads;
+    char uploads_path[64];
+};
+
+/* What the scripts of USER and WORKDIR print. */
+static struct guestd_rule usual[] = { { .has = "WHO=user,SUDO=y", .out = "user same\n" },
+                                      { .has = "WHO=root,", .out = "root same\n" },
+                                      { .has = "WHO=worker,SUDO", .out = "worker made\n" },
+                                      { .has = "DIR=/app", .out = "made\n/app" },
+                                      { .has = "DIR=/app/sub", .out = "made\n/app/sub" },
+                                      { .has = "exit 3", .err = "it breaks\n", .exit_code = 3 },
+                                      { .has = "root123|", .refusal = "unauthenticated\ninvalid username: 'root123'" },
+                                      { .has = "echo hello", .out = "hello\n\n  there \r\n", .err = "oh" },
+                                      { .has = "printf %s \"${A}/x\"", .out = "one/x" },
+                                      { .has = "sleep forever", .hangs = true },
+                                      { .has = "serve", .out = "listening\n", .hangs = true },
+                                      { .has = "is-ready", .fails = 1 },
+                                      { .has = "start-fails", .exit_code = 1 },
+                                      { 0 } };
+
+static int set_up(void **state)
+{
+    struct bench *bench = NEW(struct bench);
+
+    bench->rig = NULL;
+    assert_int_equal(rig_set_up((void **)&bench->rig), 0);
+    guestd_fake_make(&bench->guestd);
+    bench->guestd.rules = usual;
+    usual[11].fails = 1;
+    bench->rig->fake.guestd_port = bench->guestd.port;
+    (void)snprintf(bench->uploads_path, sizeof bench->uploads_path, "/tmp/cloister-uploads.XXXXXX");
+    assert_non_null(mkdtemp(bench->uploads_path));
+    int fd = open(bench->uploads_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct err err;
+    bench->uploads = uploads_new(fd, &(struct upload_caps){ 0 }, &err);
+    assert_non_null(bench->uploads);
+    bench->builder = builder_new(&(struct builder_config){ .store = bench->rig->disk.store,
+                                                           .sandboxes = bench->rig->all,
+                                                           .driver = &bench->rig->fake.driver,
+                                                           .uploads = bench->uploads,
+                                                           .guestd_version = "0.6.13",
+                                                           .disk_mb = 5120,
+                                                           .at_once = 2,
+                                                           .per_team = MANY },
+                                 &err);
+    assert_non_null(bench->builder);
+    *state = bench;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct bench *bench = *state;
+    char command[128];
+
+    builder_free(bench->builder);
+    uploads_free(bench->uploads);
+    (void)snprintf(command, sizeof command, "rm -rf %s", bench->uploads_path);
+    (void)!system(command);
+    assert_int_equal(rig_tear_down((void **)&bench->rig), 0);
+    guestd_fake_drop(&bench->guestd);
+    free(bench);
+    return 0;
+}
+
+/* ---- recipes ---- */
+
+#define ARGS(...)                                \
+    .args = (const struct str[]){ __VA_ARGS__ }, \
+    .arg_count = (uint32_t)(sizeof((const struct str[]){ __VA_ARGS__ }) / sizeof(struct str))
+#define STEP(name, ...)                                                      \
+    {                                                                        \
+        .type = STEP_##name, .type_text = STR_INIT(#name), ARGS(__VA_ARGS__) \
+    }
+#define RECIPE(...)                                      \
+    .steps = (const struct build_step[]){ __VA_ARGS__ }, \
+    .step_count = (uint32_t)(sizeof((const struct build_step[]){ __VA_ARGS__ }) / sizeof(struct build_step))
+
+static struct str begin(struct bench *bench, const char *alias, struct build_want want)
+{
+    struct store *store = bench->rig->disk.store;
+    const struct str tag = STR("default");
+    struct build_registration registration = { .team_id = store_team_default(store),
+                                               .alias = str_from(alias),
+                                               .tag_count = 1,
+                                               .tags = &tag,
+                                               .cpu_count = 1,
+                                               .memory_mb = 512,
+                                               .guestd_version = STR("0.6.13") };
+    struct built_template template;
+    struct build_row row;
+
+    MUST(store_build_register(store, &registration, &bench->rig->arena, &template, &row, &err));
+    want.build_id = row.id;
+    want.template_id = template.id;
+    want.team_id = registration.team_id;
+    want.cpu_count = 1;
+    want.memory_mb = 512;
+    if (!want.from_image.len && !want.from_build.len && !want.from_error.len && !want.from_layer_count) {
+        want.from_text = STR("base");
+        want.from_layers = base_layers;
+        want.from_layer_count = 1;
+    }
+    MUST(builder_start(bench->builder, &want, &err));
+    return row.id;
+}
+
+static struct str log_of(struct bench *bench, struct str id)
+{
+    struct build_line *lines;
+    size_t count;
+    struct buf out = buf_make(&bench->rig->arena, 1 << 20);
+
+    MUST(store_build_log_read(bench->rig->disk.store,
+                              &(struct build_log_filter){ .build_id = id, .limit = 1000, .least = BUILD_DEBUG },
+                              &bench->rig->arena, &lines, &count, &err));
+    for (size_t i = 0; i < count; i++)
+        buf_format(&out, "%.*s|%.*s\n", STR_ARG(lines[i].step), STR_ARG(lines[i].text));
+    buf_add_char(&out, '\0');
+    return str_from(out.data);
+}
+
+static struct build_row await(struct bench *bench, struct str id)
+{
+    struct build_row row;
+
+    for (time_t until = time(NULL) + 60; time(NULL) < until;) {
+        MUST(store_build_get(bench->rig->disk.store, id, &bench->rig->arena, &row, &err));
+        if (row.state == BUILD_READY || row.state == BUILD_ERROR)
+            return row;
+        usleep(10000);
+    }
+    fail_msg("the build does not end:\n%s", log_of(bench, id).at);
+    return row;
+}
+
+static struct build_row build(struct bench *bench, const char *alias, struct build_want want)
+{
+    struct build_row row = await(bench, begin(bench, alias, want));
+
+    rig_wait_empty(bench->rig); /* no step leaves a sandbox */
+    return row;
+}
+
+static void check_log(struct bench *bench, struct str id, const char *has)
+{
+    struct str log = log_of(bench, id);
+
+    if (!strstr(log.at, has))
+        fail_msg("the log has no '%s':\n%s", has, log.at);
+}
+
+static void check_failed(struct bench *bench, const struct build_row *row, const char *reason, const char *step)
+{
+    (void)bench;
+    assert_int_equal(row->state, BUILD_ERROR);
+    CHECK_STR(row->reason, str_from(reason));
+    CHECK_STR(row->reason_step, str_from(step));
+}
+
+/* ---- tests ---- */
+
+static void a_recipe_becomes_layers_and_a_context(void **state)
+{
+    struct bench *bench = *state;
+    struct build_row row =
+        build(bench, "mine",
+              (struct build_want){ RECIPE(STEP(ENV, STR_INIT("A"), STR_INIT("one"), STR_INIT("B"), STR_INIT("${A}/x")),
+                                          STEP(WORKDIR, STR_INIT("/app")), STEP(RUN, STR_INIT("echo hello")),
+                                          STEP(USER, STR_INIT("worker")),
+                                          STEP(RUN, STR_INIT("touch it"), STR_INIT("root"))) });
+
+    if (row.state != BUILD_READY)
+        fail_msg("%.*s", STR_ARG(row.reason));
+    /* base, WORKDIR, RUN, USER (which made a user), RUN: ENV and a default user that is there make none. */
+    assert_int_equal(row.layer_count, 5);
+    CHECK_STR(row.layers[0], base_layers[0]);
+    CHECK_STR(row.context.user, STR("worker"));
+    CHECK_STR(row.context.workdir, STR("/app"));
+    CHECK_STR(row.context.envs, STR("{\"A\":\"one\",\"B\":\"one/x\"}"));
+    CHECK_STR(row.guestd_version, STR("0.6.13"));
+    assert_int_equal(row.disk_mb, 5120);
+    assert_int_equal(row.start_cmd.len + row.image.len, 0);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "user|/app|A=one,B=one/x,|echo hello"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "root|/app|A=one,B=one/x,|touch it"), 1);
+    check_log(bench, row.id, "|Building template ");
+    check_log(bench, row.id, "base|CACHED [base] FROM TEMPLATE base [");
+    check_log(bench, row.id, "base|[base] DEFAULT USER user [");
+    check_log(bench, row.id, "1|[builder 1/5] ENV A one B ${A}/x [");
+    check_log(bench, row.id, "3|[builder 3/5] RUN echo hello [");
+    check_log(bench, row.id,
+              "3|[builder 3/5] [stdout]: hello\n3|[builder 3/5] [stdout]: there\n3|[builder 3/5] [stderr]: oh\n");
+    check_log(bench, row.id, "finalize|[finalize] Finalizing template build [");
+    check_log(bench, row.id, "|Build finished, took ");
+}
+
+static void what_was_built_is_not_built_again(void **state)
+{
+    struct bench *bench = *state;
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two")),
+                                      STEP(RUN, STR_INIT("step three"))) };
+    struct build_row first = build(bench, "mine", want), second = build(bench, "mine", want);
+
+    assert_int_equal(second.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step "), 3);
+    assert_int_equal(first.layer_count, second.layer_count);
+    for (uint32_t i = 0; i < first.layer_count; i++)
+        CHECK_STR(first.layers[i], second.layers[i]);
+    check_log(bench, second.id, "CACHED [base] DEFAULT USER user [");
+    check_log(bench, second.id, "CACHED [builder 1/3] RUN step one [");
+    /* Another step: only what follows is made. */
+    want = (struct build_want){ RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step 2")),
+                                       STEP(RUN, STR_INIT("step three"))) };
+    struct build_row third = build(bench, "mine", want);
+    assert_int_equal(third.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step three"), 2);
+    CHECK_STR(third.layers[1], first.layers[1]);
+    /* Arguments that look the same when they are joined are not. */
+    want = (struct build_want){ RECIPE(STEP(RUN, STR_INIT("step"), STR_INIT("one"))) };
+    (void)build(bench, "mine", want);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "one|||step"), 1);
+}
+
+static void force_makes_it_again_from_there_on(void **state)
+{
+    struct bench *bench = *state;
+    struct build_step steps[] = { STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two")),
+                                  STEP(RUN, STR_INIT("step three")) };
+    struct build_want want = { .steps = steps, .step_count = 3 };
+
+    (void)build(bench, "mine", want);
+    steps[1].force = true;
+    struct build_row forced = build(bench, "mine", want);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step two"), 2);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step three"), 2);
+    steps[1].force = false;
+    /* The newer layers count from now on. */
+    struct build_row again = build(bench, "mine", want);
+    CHECK_STR(again.layers[3], forced.layers[3]);
+    want.force = true;
+    (void)build(bench, "mine", want);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 2);
+}
+
+static void failures_have_the_texts_that_clients_know(void **state)
+{
+    struct bench *bench = *state;
+    struct build_row row =
+        build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("true")), STEP(RUN, STR_INIT("exit 3"))) });
+
+    check_failed(bench, &row, "failed to run command 'exit 3': exit status 3", "2");
+    check_log(bench, row.id, "2|Build failed: failed to run command 'exit 3': exit status 3");
+    check_log(bench, row.id, "2|[builder 2/2] [stderr]: it breaks");
+    row = build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("whoami"), STR_INIT("root123"))) });
+    check_failed(bench, &row,
+                 "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'", "1");
+    row = build(bench, "a", (struct build_want){ .from_error = STR("template 'x' not found") });
+    check_failed(bench, &row, "template 'x' not found", "base");
+    row = build(
+        bench, "a",
+        (struct build_want){ .from_build = STR("00000000-0000-4000-8000-000000000000"), .from_text = STR("gone") });
+    check_failed(bench, &row, "template 'gone' not found", "base");
+    row = build(bench, "a", (struct build_want){ .from_image = STR("ubuntu:22.04") });
+    check_failed(bench, &row, "image 'ubuntu:22.04': images from registries are not available on this server", "base");
+    row = build(bench, "a", (struct build_want){ RECIPE({ .type = STEP_UNKNOWN, .type_text = STR_INIT("ONBUILD") }) });
+    check_failed(bench, &row, "the instruction ONBUILD is not implemented", "1");
+    row = build(bench, "a", (struct build_want){ RECIPE(STEP(ENV, STR_INIT("A"))) });
+    check_failed(bench, &row, "ENV needs names and values, in pairs", "1");
+    /* A step that has failed is not in the cache. */
+    unsigned before = guestd_fake_count(&bench->guestd, "exit 3");
+    (void)build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("true")), STEP(RUN, STR_INIT("exit 3"))) });
+    assert_int_equal(guestd_fake_count(&bench->guestd, "exit 3"), before + 1);
+    /* Nor one whose layer could not be kept. */
+    (void)err_set(&bench->rig->fake.pause_errs[PAUSE_SEAL][0], ERR_FULL, "the disk is full");
+    row = build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("large"))) });
+    check_failed(bench, &row, "the disk is full", "1");
+    bench->rig->fake.pause_errs[PAUSE_SEAL][0] = (struct err){ 0 };
+    row = build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("large"))) });
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "|large"), 2);
+}
+
+static void files_are_sent_to_guestd(void **state)
+{
+    struct bench *bench = *state;
+    struct build_step step =
+        STEP(COPY, STR_INIT("folder/*"), STR_INIT("dest dir"), STR_INIT("worker"), STR_INIT("0755"));
+    struct upload *upload;
+    struct str team = store_team_default(bench->rig->disk.store);
+
+    struct build_row row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    check_failed(bench, &row, "COPY needs the hash of its files: the client has sent none", "1");
+    step.files_hash = STR(HASH);
+    row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    check_failed(bench, &row, "failed to copy 'folder/*': its files were not uploaded", "1");
+    MUST(upload_begin(bench->uploads, team, STR(HASH), 10, &upload, &err));
+    MUST(upload_write(upload, STR("0123456789"), &err));
+    MUST(upload_keep(upload, &err));
+    row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    if (row.state != BUILD_READY)
+        fail_msg("%.*s", STR_ARG(row.reason));
+    assert_int_equal(guestd_fake_count(&bench->guestd,
+                                       "copy|/cloister/"
+                                       "copy?source=folder%2F%2A&dest=dest%20dir&owner=worker&mode=0755&user=user&"
+                                       "workdir=|10"),
+                     1);
+    step.args = (const struct str[]){ STR("bad"), STR("x"), STR(""), STR("") };
+    row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    check_failed(bench, &row, "failed to copy 'bad' to 'x': source path does not exist: x", "1");
+}
+
+static void the_same_recipe_at_the_same_time_is_built_once(void **state)
+{
+    struct bench *bench = *state;
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two"))) };
+
+    struct str one = begin(bench, "one", want), other = begin(bench, "other", want);
+    struct build_row first = await(bench, one), second = await(bench, other);
+    assert_int_equal(first.state, BUILD_READY);
+    assert_int_equal(second.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step two"), 1);
+    CHECK_STR(first.layers[2], second.layers[2]);
+}
+
+static void a_cancelled_build_ends_soon_and_leaves_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("sleep forever"))) };
+
+    struct str id = begin(bench, "one", want), waits_for_key = begin(bench, "two", want),
+               waits_for_turn = begin(bench, "three", want);
+    while (!guestd_fake_count(&bench->guestd, "sleep forever"))
+        usleep(1000);
+    builder_cancel(bench->builder, waits_for_turn, "build was cancelled");
+    struct build_row row = await(bench, waits_for_turn);
+    check_failed(bench, &row, "build was cancelled", "");
+    builder_cancel(bench->builder, waits_for_key, "cancelled by admin");
+    row = await(bench, waits_for_key);
+    check_failed(bench, &row, "cancelled by admin", "");
+    /* A new build with the same tag takes the place of the one that runs. */
+    struct str next = begin(bench, "one", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("true"))) });
+    row = await(bench, id);
+    check_failed(bench, &row, "build was cancelled", "");
+    row = await(bench, next);
+    assert_int_equal(row.state, BUILD_READY);
+    rig_wait_empty(bench->rig);
+    builder_cancel(bench->builder, id, "again"); /* fine */
+}
+
+static void the_start_command_is_kept_with_its_processes(void **state)
+{
+    struct bench *bench = *state;
+    struct build_row row =
+        build(bench, "served",
+              (struct build_want){ RECIPE(STEP(ENV, STR_INIT("PORT"), STR_INIT("80")), STEP(WORKDIR, STR_INIT("/app"))),
+                                   .start_cmd = STR("serve"), .ready_cmd = STR("is-ready") });
+
+    if (row.state != BUILD_READY)
+        fail_msg("%.*s", STR_ARG(row.reason));
+    assert_int_equal(row.image.len, 64);
+    CHECK_STR(row.layers[row.layer_count - 1], row.image);
+    CHECK_STR(row.start_cmd, STR("serve"));
+    CHECK_STR(row.start_context.user, STR("user"));
+    assert_int_equal(guestd_fake_count(&bench->guestd, "user|/app|PORT=80,|serve"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "user|/app|PORT=80,|is-ready"), 2); /* the first one fails */
+    check_log(bench, row.id,
+              "finalize|Running start command: serve\nfinalize|Waiting for template to be ready: is-ready\n"
+              "finalize|[start] [stdout]: listening\nfinalize|Template is ready\n");
+    /* One that is made from it inherits both, with the context that they had. */
+    struct build_row child = build(bench, "child",
+                                   (struct build_want){ .from_build = row.id,
+                                                        .from_text = STR("served"),
+                                                        RECIPE(STEP(ENV, STR_INIT("PORT"), STR_INIT("81"))) });
+    assert_int_equal(child.state, BUILD_READY);
+    CHECK_STR(child.start_cmd, STR("serve"));
+    CHECK_STR(child.context.workdir, STR("/app"));
+    CHECK_STR(child.context.envs, STR("{\"PORT\":\"81\"}"));
+    CHECK_STR(child.start_context.envs, STR("{\"PORT\":\"80\"}"));
+    /* Where processes cannot be kept, each create runs it. */
+    (void)err_set(&bench->rig->fake.pause_errs[PAUSE_SNAPSHOT][1], ERR_UNAVAILABLE, "CRIU is not installed");
+    row = build(bench, "plain", (struct build_want){ .start_cmd = STR("serve"), .ready_cmd = STR("is-ready") });
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(row.image.len, 0);
+    check_log(bench, row.id, "The start command runs whenever a sandbox is created: CRIU is not installed");
+}
+
+static void a_start_command_that_fails_fails_the_build(void **state)
+{
+    struct bench *bench = *state;
+    struct build_row row =
+        build(bench, "a", (struct build_want){ .start_cmd = STR("start-fails"), .ready_cmd = STR("sleep forever") });
+
+    check_failed(bench, &row, "start command failed: exit status 1", "finalize");
+}
+
+static void old_clients_run_steps_as_root(void **state)
+{
+    struct bench *bench = *state;
+    struct build_row row =
+        build(bench, "a", (struct build_want){ .dialect = DIALECT_2_0, RECIPE(STEP(RUN, STR_INIT("echo hello"))) });
+
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "root|||echo hello"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "SUDO"), 0);
+    assert_int_equal(row.context.user.len + row.context.workdir.len, 0);
+}
+
+static void a_team_has_so_many_builds(void **state)
+{
+    struct bench *bench = *state;
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("sleep forever"))) };
+    char name[16];
+
+    for (int i = 0; i < MANY; i++) {
+        (void)snprintf(name, sizeof name, "n%d", i);
+        (void)begin(bench, name, want);
+    }
+    struct store *store = bench->rig->disk.store;
+    const struct str tag = STR("default");
+    struct build_registration registration = { .team_id = store_team_default(store),
+                                               .alias = STR("more"),
+                                               .tag_count = 1,
+                                               .tags = &tag,
+                                               .cpu_count = 1,
+                                               .memory_mb = 512,
+                                               .guestd_version = STR("0.6.13") };
+    struct built_template template;
+    struct build_row row;
+    struct err why;
+    MUST(store_build_register(store, &registration, &bench->rig->arena, &template, &row, &err));
+    want = (struct build_want){ .build_id = row.id, .template_id = template.id, .team_id = registration.team_id };
+    assert_false(builder_start(bench->builder, &want, &why));
+    assert_int_equal(why.kind, ERR_LIMIT);
+    /* Its end cancels all of them. */
+}
+
+static void keys_depend_on_every_part(void **state)
+{
+    char one[KEY_BYTES], other[KEY_BYTES];
+
+    (void)state;
+    key_of(one, (struct str[]){ STR("ab"), STR("c") }, 2);
+    key_of(other, (struct str[]){ STR("a"), STR("bc") }, 2);
+    assert_string_not_equal(one, other);
+    key_of(other, (struct str[]){ STR("ab"), STR("c"), STR("") }, 3);
+    assert_string_not_equal(one, other);
+    key_of(other, (struct str[]){ STR("ab"), STR("c") }, 2);
+    assert_string_equal(one, other);
+}
+
+#define BENCH_CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(keys_depend_on_every_part),
+        BENCH_CASE(a_recipe_becomes_layers_and_a_context),
+        BENCH_CASE(what_was_built_is_not_built_again),
+        BENCH_CASE(force_makes_it_again_from_there_on),
+        BENCH_CASE(failures_have_the_texts_that_clients_know),
+        BENCH_CASE(files_are_sent_to_guestd),
+        BENCH_CASE(the_same_recipe_at_the_same_time_is_built_once),
+        BENCH_CASE(a_cancelled_build_ends_soon_and_leaves_nothing),
+        BENCH_CASE(the_start_command_is_kept_with_its_processes),
+        BENCH_CASE(a_start_command_that_fails_fails_the_build),
+        BENCH_CASE(old_clients_run_steps_as_root),
+        BENCH_CASE(a_team_has_so_many_builds),
+    };
+
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
