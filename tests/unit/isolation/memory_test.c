@@ -428,6 +428,15 @@ static void a_copy_is_a_snapshot_with_memory_for_now(void **state)
     assert_null(strstr(ours, "No such file"));
     close(one.fd);
     close(link_fd);
+    /* One that was not dropped is nothing for the next keeper. */
+    made = (struct answer){ 0 };
+    world->driver->ops->copy(world->driver, "source", take_kept, &made);
+    turn_until(world, &made.done, 60);
+    assert_true(made.fine);
+    assert_int_equal(fstatat(native_of(world->driver)->snapshots_fd, made.kept.id, &(struct stat){ 0 }, 0), 0);
+    driver_free(world->driver);
+    new_driver(world);
+    assert_int_equal(fstatat(native_of(world->driver)->snapshots_fd, made.kept.id, &(struct stat){ 0 }, 0), -1);
 }
 
 /* 'F' frozen, 'T' thawed, as its cgroup says. */
