@@ -278,6 +278,7 @@ static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
     [PAUSE_COPY] = "copy sandboxes",
     [PAUSE_DROP] = "remove snapshots: it makes none",
     [PAUSE_LIST] = "list snapshots: it makes none",
+    [PAUSE_MEASURE] = "measure what it keeps on disk",
 };
 
 static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)
@@ -301,6 +302,8 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
         can->drop(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_LIST && can->list_snapshots)
         can->list_snapshots(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_MEASURE && can->measure)
+        can->measure(driver, id, got_kept, call);
     else {
         (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot %s", pause_call_does[ask->pause.call]);
         got_kept(call, NULL, &err);
@@ -343,7 +346,8 @@ uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
 {
     if (op->ask & ASK_PLAN && ask->plan.from != PLAN_NEW)
         return LIMIT_PAUSE_MS;
-    if (op->ask & ASK_PAUSE && ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY)
+    if (op->ask & ASK_PAUSE &&
+        ((ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY) || ask->pause.call == PAUSE_MEASURE))
         return LIMIT_PAUSE_MS;
     return LIMIT_KEEPER_MS;
 }
@@ -364,6 +368,8 @@ static void unpack_pause(struct unpack *in, struct op_ask *out)
     if (out->pause.memory && call != PAUSE_PARK && call != PAUSE_SNAPSHOT)
         in->failed = true;
     bool is_first_page = call == PAUSE_LIST && !out->pause.id[0];
+    if (call == PAUSE_MEASURE && message_sandbox_id_valid(out->pause.id))
+        return;
     if (call >= PAUSE_DROP ? !is_first_page && !plan_layer_id_valid(out->pause.id)
                            : !message_sandbox_id_valid(out->pause.id))
         in->failed = true;
@@ -405,6 +411,8 @@ static void pack_kept(struct buf *out, const struct kept *kept)
     pack_bool(out, kept->has_image);
     pack_u64(out, kept->layer_bytes);
     pack_u64(out, kept->image_bytes);
+    pack_u64(out, kept->raw_bytes);
+    pack_bool(out, kept->is_final);
     pack_u32(out, kept->layer_count);
     for (uint32_t i = 0; i < kept->layer_count; i++)
         pack_str(out, str_from(kept->layers[i]));
@@ -417,6 +425,8 @@ static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct ke
     out->has_image = unpack_bool(in);
     out->layer_bytes = unpack_u64(in);
     out->image_bytes = unpack_u64(in);
+    out->raw_bytes = unpack_u64(in);
+    out->is_final = unpack_bool(in);
     out->layer_count = unpack_count(in, LIMIT_LAYERS);
     for (uint32_t i = 0; i < out->layer_count; i++) {
         unpack_text(in, out->layers[i], sizeof out->layers[i]);

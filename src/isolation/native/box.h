@@ -93,6 +93,7 @@ struct native {
     struct trash *trash;
     struct helpers *helpers;
     struct snapshot *snapshots; /* being made */
+    struct measure *measures;   /* under way */
     void (*on_unused)(void *context);
     void *on_unused_context;
     struct zygotes *zygotes; /* may be NULL */

@@ -20,7 +20,7 @@
 struct helper;
 struct helper_voice; /* the child's end */
 
-enum { HELPER_FDS = 80, HELPER_FIGURES = 2 };
+enum { HELPER_FDS = 80, HELPER_FIGURES = 3 };
 
 struct helper_job {
     /* In the child. What it has made when it fails is for the asker to clear away. */

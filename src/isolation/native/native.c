@@ -34,6 +34,7 @@
 #include "isolation/native/adopt.h"
 #include "isolation/native/box.h"
 #include "isolation/native/handover.h"
+#include "isolation/native/measure.h"
 #include "isolation/native/network.h"
 #include "isolation/native/park.h"
 #include "isolation/native/seccomp.h"
@@ -223,6 +224,7 @@ static void native_free(struct driver *driver)
     kernel_memory_close(native);
     reclaim_close(native);
     snapshots_close(native);
+    measures_close(native);
     compress_close(native);
     helpers_free(native->helpers);
     memory_close(native);
@@ -262,6 +264,7 @@ static const struct driver_ops native_ops = {
     .copy = native_copy,
     .drop = native_drop,
     .list_snapshots = native_list_snapshots,
+    .measure = native_measure,
     .divert = native_divert,
     .free = native_free,
 };

@@ -970,6 +970,10 @@ static void expanded(void *context, const struct err *err)
         why = *err;
         if (why.kind != ERR_FULL) /* which passes */
             (void)refuse(&why);
+        if (why.kind == ERR_CONFLICT && restore->plan.from == PLAN_IMAGE) {
+            (void)err_set(&why, ERR_CONFLICT, "the memory of this snapshot is damaged on disk: make a new snapshot");
+            (void)err_wrap(&why, "%s", err_text(err));
+        }
     } else if (go(restore, &why)) {
         return;
     }

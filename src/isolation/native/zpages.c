@@ -183,6 +183,19 @@ static bool read_head(int fd, struct zpages *out, struct err *err)
            zpages_parse(str_of(head, len), out, err);
 }
 
+bool zpages_read_size(int image_fd, uint64_t *out_bytes, struct err *err)
+{
+    auto_close int fd = openat(image_fd, ZPAGES, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_zpages struct zpages pages = { 0 };
+
+    if (fd < 0)
+        return err_sys(err, "open the compressed pages");
+    if (!read_head(fd, &pages, err))
+        return false;
+    *out_bytes = zpages_bytes(&pages);
+    return true;
+}
+
 /* One frame: never more than the list says is written. */
 static bool read_file(struct reading *reading, const struct zpages_sink *sink, uint64_t bytes, struct err *err)
 {

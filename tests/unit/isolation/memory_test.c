@@ -1242,6 +1242,48 @@ static void a_compressed_image_comes_back_with_its_memory(void **state)
     check_comes_back(world, &plan, "child: tick");
 }
 
+static struct kept measure(struct world *world, const char *id)
+{
+    struct answer answer = { 0 };
+
+    world->driver->ops->measure(world->driver, id, take_kept, &answer);
+    turn_until(world, &answer.done, 20);
+    if (!answer.fine)
+        fail_msg("%s", err_text(&answer.err));
+    return answer.kept;
+}
+
+static void what_is_kept_is_measured_before_and_after(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sized");
+    struct answer answer = { 0 };
+
+    change_after(world, 600000);
+    auto_close int link_fd = start(world, &plan);
+    free(ask(link_fd, "put /tmp/note hello"));
+    world->driver->ops->measure(world->driver, "sized", take_kept, &answer);
+    assert_true(answer.done && !answer.fine); /* it runs */
+    assert_int_equal(answer.err.kind, ERR_NOT_FOUND);
+    struct answer made = snapshot(world, "sized");
+    assert_true(made.fine);
+    answer = park(world, "sized");
+    assert_true(answer.fine);
+    struct kept raw = measure(world, "sized"), of_snapshot = measure(world, made.kept.id);
+    assert_true(raw.has_image && !raw.is_final && of_snapshot.has_image);
+    assert_true(raw.layer_bytes >= 4096 && raw.layer_bytes < 1 << 20);
+    assert_int_equal(of_snapshot.layer_bytes, 0);
+    assert_true(raw.image_bytes > 100000 && raw.image_bytes == raw.raw_bytes);
+    change_after(world, 50);
+    await_pages(world, "sandboxes/sized", true);
+    turn_for(world->loop, 200);
+    struct kept now = measure(world, "sized");
+    assert_true(now.is_final);
+    assert_int_equal(now.layer_bytes, raw.layer_bytes);
+    assert_true(now.image_bytes < raw.image_bytes);
+    assert_true(now.raw_bytes > raw.raw_bytes * 9 / 10 && now.raw_bytes < raw.raw_bytes * 11 / 10);
+}
+
 static void copies_of_a_compressed_snapshot_come_at_once(void **state)
 {
     struct world *world = *state;
@@ -1411,6 +1453,7 @@ int main(int argc, char **argv)
         T(the_test_at_the_start_succeeds),
 #define Z(name) cmocka_unit_test_setup_teardown(name, set_up_compressing, tear_down)
         Z(a_compressed_image_comes_back_with_its_memory),
+        Z(what_is_kept_is_measured_before_and_after),
         Z(copies_of_a_compressed_snapshot_come_at_once),
         Z(a_compressed_image_that_is_damaged_is_refused),
         Z(one_that_comes_back_while_it_is_compressed_has_its_own_pages),
