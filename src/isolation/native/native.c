@@ -562,6 +562,11 @@ void native_fail_at(struct driver *driver, enum native_step step)
     native_of(driver)->fail_at = step;
 }
 
+void native_dump_within(struct driver *driver, uint64_t ms)
+{
+    native_of(driver)->memory.dump_ms = ms;
+}
+
 int native_zygote_of(struct driver *driver, const char *id)
 {
     struct box *box = box_find(native_of(driver), id);

@@ -44,6 +44,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -727,11 +728,16 @@ static bool make_userns(struct restore *restore, struct err *err)
                                .pidfd = (uint64_t)(uintptr_t)&pidfd,
                                .exit_signal = SIGCHLD };
     char path[64], map[64];
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
 
-    if (pid == 0)
-        for (;;)
+    if (pid == 0) {
+        /* A copy of keeper: it may neither outlive it nor hold what keeper holds. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_range(0, ~0u, 0);
+        while (getppid() == keeper)
             (void)pause();
+        _exit(0);
+    }
     if (pid < 0)
         return err_sys(err, "make a user namespace");
     (void)snprintf(path, sizeof path, "/proc/%d", pid);
@@ -743,6 +749,7 @@ static bool make_userns(struct restore *restore, struct err *err)
     if (fine) {
         restore->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
         fine = restore->userns_fd >= 0 || err_sys(err, "open a user namespace");
+        fine = fine && native_reach(restore->box->native, NATIVE_AT_RESTORE_IDS, err);
     }
     (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
     (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);

@@ -596,6 +596,93 @@ static void a_sandbox_that_ran_runs_on_when_its_dump_dies(void **state)
     try_often(world, "onward", try_running);
 }
 
+/* Whatever has become of it, it is there with all that it had. */
+static void check_is_whole(struct world *world, const struct plan *plan, const char *line)
+{
+    struct plan parked = *plan;
+    struct answer answer = { .fd = -1 };
+    struct err err;
+
+    for (int i = 0; i < 200 && state_of(world, plan->id) > HELD_FROZEN; i++)
+        turn_for(world->loop, 10);
+    if (state_of(world, plan->id) == HELD_PARKED_IMAGE) {
+        parked.from = PLAN_PARKED_IMAGE;
+        answer = start_from(world, &parked);
+        for (int i = 0; i < 500 && !answer.fine && answer.err.kind == ERR_CONFLICT; i++) {
+            turn_for(world->loop, 20);
+            answer = start_from(world, &parked);
+        }
+        if (!answer.fine)
+            fail_msg("start: %s", err_text(&answer.err));
+    } else {
+        struct answer thawed = { 0 };
+        assert_true(state_of(world, plan->id) <= HELD_FROZEN);
+        world->driver->ops->thaw(world->driver, plan->id, take_kept, &thawed);
+        turn_until(world, &thawed.done, 10);
+        assert_true(thawed.fine);
+        if (!driver_link(world->driver, plan->id, &answer.fd, &err))
+            fail_msg("link: %s", err_text(&err));
+    }
+    auto_free char *text = ask(answer.fd, "recall");
+    check_has(text, line);
+    check_has(text, "child: tick");
+    close(answer.fd);
+}
+
+static void a_keeper_killed_at_any_moment_of_a_dump_harms_nothing(void **state)
+{
+    struct world *world = *state;
+
+    for (int round = 0; round < 24; round++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "dumped%d", round);
+        struct plan plan = a_plan(id);
+        int link_fd = start(world, &plan);
+        free(ask(link_fd, "remember plum"));
+        close(link_fd);
+        driver_free(world->driver);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct answer answer = { 0 };
+            world->loop = loop_new();
+            new_driver(world);
+            world->driver->ops->park(world->driver, id, true, take_kept, &answer);
+            turn_for(world->loop, 5 + round * 5);
+            (void)kill(getpid(), SIGKILL);
+        }
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        new_driver(world);
+        check_is_whole(world, &plan, "remembered: plum");
+        stop(world, id);
+    }
+}
+
+static void a_dump_that_takes_too_long_is_ended_and_harms_nothing(void **state)
+{
+    struct world *world = *state;
+    unsigned late = 0;
+
+    for (int round = 0; round < 16; round++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "slow%d", round);
+        struct plan plan = a_plan(id);
+        int link_fd = start(world, &plan);
+        free(ask(link_fd, "remember plum"));
+        native_dump_within(world->driver, 1 + (uint64_t)round * 4);
+        struct answer answer = park(world, id);
+        close(link_fd);
+        assert_true(answer.fine || answer.err.kind == ERR_TIMEOUT);
+        if (!answer.fine)
+            assert_int_equal(state_of(world, id), HELD_RUNNING);
+        late += !answer.fine;
+        check_is_whole(world, &plan, "remembered: plum");
+        assert_int_equal(world->exits, 0);
+        stop(world, id);
+        world->exits = 0;
+    }
+    assert_true(late > 0);
+}
+
 /* It fills up in the middle. Nothing inside is harmed. */
 static void a_dump_ends_when_the_disk_is_full(void **state)
 {
@@ -798,7 +885,7 @@ static void a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_ne
     struct plan plan = a_plan("late");
 
     park_with_colour(world, &plan, "amber");
-    for (enum native_step step = NATIVE_AT_RESTORE_PROCESS; step <= NATIVE_AT_RESTORE_LINK; step++) {
+    for (enum native_step step = NATIVE_AT_RESTORE_IDS; step <= NATIVE_AT_RESTORE_LINK; step++) {
         native_fail_at(world->driver, step);
         struct answer answer = start_from(world, &plan);
         native_fail_at(world->driver, NATIVE_NOWHERE);
@@ -818,7 +905,7 @@ static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
     struct plan plan = a_plan("cut");
 
     park_with_colour(world, &plan, "teal");
-    for (enum native_step step = NATIVE_AT_RESTORE_PROCESS; step <= NATIVE_AT_RESTORE_LINK; step++) {
+    for (enum native_step step = NATIVE_AT_RESTORE_IDS; step <= NATIVE_AT_RESTORE_LINK; step++) {
         int status;
         driver_free(world->driver);
         pid_t pid = fork();
@@ -1435,6 +1522,8 @@ int main(int argc, char **argv)
         T(a_copy_is_a_snapshot_with_memory_for_now),
         T(a_paused_sandbox_stays_frozen_when_its_dump_dies),
         T(a_sandbox_that_ran_runs_on_when_its_dump_dies),
+        T(a_keeper_killed_at_any_moment_of_a_dump_harms_nothing),
+        T(a_dump_that_takes_too_long_is_ended_and_harms_nothing),
         cmocka_unit_test_setup_teardown(a_dump_ends_when_the_disk_is_full, set_up_small, tear_down),
         cmocka_unit_test_setup_teardown(no_memory_is_written_where_it_has_no_room, set_up_small, tear_down),
         T(what_is_debugged_is_not_parked_and_goes_on),
