@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "sandbox/inside.h"
+#include "wire/json.h"
 
 bool sandbox_drop_snapshot(struct sandboxes *all, struct str kept_id, struct err *err)
 {
@@ -41,6 +42,30 @@ void snapshots_drop_unknown(struct sandboxes *all)
     } while (ok && page.layer_count);
     if (!ok && err.kind != ERR_UNAVAILABLE)
         log_warn("snapshots that are left over stay until the next start: %s", err_text(&err));
+}
+
+enum { EVENT_BYTES = 4096 }; /* its name and tag are short */
+
+struct event_row sandbox_snapshot_deleted(const struct snapshot_row *row, int64_t now_us, struct arena *arena)
+{
+    struct buf data = buf_make(arena, EVENT_BYTES);
+    struct json_out json = json_out_to(&data);
+    char time[CLOCK_TEXT_BYTES];
+
+    json_out_object(&json, NULL);
+    json_out_str(
+        &json, "snapshot_id",
+        arena_format(arena, "%.*s:%.*s", STR_ARG(row->name.len ? row->name : row->template_id), STR_ARG(row->tag)));
+    json_out_str(&json, "delete_reason", STR("retention"));
+    json_out_str(&json, "last_used_at", str_from(clock_text(row->used_us, time)));
+    json_out_int(&json, "snapshot_bytes", (int64_t)(row->layer_bytes + row->image_bytes));
+    json_out_end(&json);
+    return (struct event_row){ .type = event_type_name[EVENT_SNAPSHOT_DELETED],
+                               .sandbox_id = row->sandbox_id,
+                               .team_id = row->team_id,
+                               .template_id = row->template_id,
+                               .at_us = now_us,
+                               .data = buf_str(&data) };
 }
 
 /* ---- sizes ---- */

@@ -177,6 +177,10 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+struct event_row;    /* store/store.h */
+struct snapshot_row; /* the same */
+/* The event of a snapshot that goes because nobody has used it for long. */
+struct event_row sandbox_snapshot_deleted(const struct snapshot_row *row, int64_t now_us, struct arena *arena);
 /* Measures what the paused ones take that were not measured yet, or may have changed. Now and then, on a worker. */
 void sandboxes_measure_paused(struct sandboxes *all);
 /* The same for snapshots; their rows say so afterwards. */

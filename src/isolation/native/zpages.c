@@ -20,7 +20,7 @@
 #define MAGIC STR("CLOIPAG1")
 
 enum {
-    LEVEL = 1,        /* 3 makes it 4 % smaller, and takes twice as long */
+    LEVEL = 1,        /* 3 makes it a tenth smaller, and takes half as long again */
     WINDOW_LOG = 23,  /* what a reader allows: 8 MiB, more than our level uses */
     CHUNK = 1 << 20,  /* read and written at once */
     HASH_BYTES = 8,   /* of the head, behind the list */
