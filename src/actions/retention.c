@@ -6,35 +6,10 @@
 #include "actions/actions.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "wire/json.h"
-
-enum { EVENT_BYTES = 4096 };
 
 static int64_t days_ago_us(int64_t now_us, uint32_t days)
 {
     return now_us - (int64_t)days * 24 * 3600 * 1000000;
-}
-
-static struct event_row event_of(const struct snapshot_row *row, int64_t now_us, struct arena *arena)
-{
-    struct buf data = buf_make(arena, EVENT_BYTES);
-    struct json_out json = json_out_to(&data);
-    char time[CLOCK_TEXT_BYTES];
-
-    json_out_object(&json, NULL);
-    json_out_str(
-        &json, "snapshot_id",
-        arena_format(arena, "%.*s:%.*s", STR_ARG(row->name.len ? row->name : row->template_id), STR_ARG(row->tag)));
-    json_out_str(&json, "delete_reason", STR("retention"));
-    json_out_str(&json, "last_used_at", str_from(clock_text(row->used_us, time)));
-    json_out_int(&json, "snapshot_bytes", (int64_t)(row->layer_bytes + row->image_bytes));
-    json_out_end(&json);
-    return (struct event_row){ .type = event_type_name[EVENT_SNAPSHOT_DELETED],
-                               .sandbox_id = row->sandbox_id,
-                               .team_id = row->team_id,
-                               .template_id = row->template_id,
-                               .at_us = now_us,
-                               .data = buf_str(&data) };
 }
 
 static void sweep_snapshots(const struct actions *actions, int64_t now_us, struct arena *arena)
@@ -50,7 +25,7 @@ static void sweep_snapshots(const struct actions *actions, int64_t now_us, struc
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        struct event_row event = event_of(&rows[i], now_us, arena);
+        struct event_row event = sandbox_snapshot_deleted(&rows[i], now_us, arena);
         if (!store_snapshot_expire(actions->store, rows[i].kept_id, before_us, &event, &expired, &err)) {
             log_warn("snapshot %.*s: not deleted: %s", STR_ARG(rows[i].kept_id), err_text(&err));
         } else if (expired) {

@@ -334,6 +334,12 @@ static void facts_encode(struct json_out *json, const struct sandbox_info *info)
     json_out_int(json, "memoryMB", info->memory_mb);
     json_out_int(json, "diskSizeMB", info->disk_mb);
     json_out_str(json, "state", info->is_paused ? STR("paused") : STR("running"));
+    if (info->sizes.files_bytes ||
+        info->sizes.memory_bytes) { /* a paused one that was measured; SDKs do not know these */
+        json_out_int(json, "diskBytes", (int64_t)info->sizes.files_bytes);
+        json_out_int(json, "memoryBytes", (int64_t)info->sizes.memory_bytes);
+        json_out_int(json, "memoryRawBytes", (int64_t)info->sizes.raw_bytes);
+    }
     if (info->is_paused && info->was_silent)
         json_out_bool(json, "envdUnresponsiveAtPause", true);
     json_out_object(json, "metadata");

@@ -20,6 +20,7 @@ static void snapshot_encode(struct json_out *json, const struct snapshot_info *i
     json_out_str(json, "createdAt", str_from(clock_text(info->row.created_us, time)));
     json_out_int(json, "diskBytes", (int64_t)info->row.layer_bytes);
     json_out_int(json, "memoryBytes", (int64_t)info->row.image_bytes);
+    json_out_int(json, "memoryRawBytes", (int64_t)(info->row.raw_bytes ? info->row.raw_bytes : info->row.image_bytes));
     json_out_end(json);
 }
 

@@ -49,7 +49,8 @@ static const struct command commands[] = {
 
     { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running or paused, newest first",
       "The sandboxes of the API key's team. STATE is running or paused; ENDS IN is the time left until the deadline,\n"
-      "which a paused sandbox does not have.\n"
+      "which a paused sandbox does not have. DISK is what a paused one takes there, once it was measured: its files,\n"
+      "and its memory if that is on disk, compressed or not.\n"
       "\n"
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",

@@ -5,10 +5,11 @@
 #include "base/mem.h"
 #include "cli/client.h"
 #include "cli/command.h"
+#include "cli/sizes.h"
 #include "cli/text.h"
 
-static const char *const sandbox_heads[] = { "SANDBOX",  "TEMPLATE", "STATE",   ">AGE",
-                                             ">ENDS IN", ">CPUS",    ">MEMORY", NULL };
+static const char *const sandbox_heads[] = { "SANDBOX", "TEMPLATE", "STATE", ">AGE", ">ENDS IN",
+                                             ">CPUS",   ">MEMORY",  ">DISK", NULL };
 
 static json_t *fetch_sandboxes(struct client *client, struct err *err)
 {
@@ -28,6 +29,7 @@ static bool sandbox_row(struct cli *cli, struct table *table, const json_t *sand
 {
     struct str id, template, state, started, ends, alias = STR("");
     int64_t cpus = 0, memory_mib = 0;
+    struct sizes sizes;
 
     if (!json_take_str(sandbox, "sandboxID", JSON_REQUIRED, &id, err) ||
         !json_take_str(sandbox, "templateID", JSON_REQUIRED, &template, err) ||
@@ -36,13 +38,15 @@ static bool sandbox_row(struct cli *cli, struct table *table, const json_t *sand
         !json_take_str(sandbox, "startedAt", JSON_REQUIRED, &started, err) ||
         !json_take_str(sandbox, "endAt", JSON_REQUIRED, &ends, err) ||
         !json_take_int(sandbox, "cpuCount", JSON_OPTIONAL, 0, INT32_MAX, &cpus, err) ||
-        !json_take_int(sandbox, "memoryMB", JSON_OPTIONAL, 0, INT32_MAX, &memory_mib, err))
+        !json_take_int(sandbox, "memoryMB", JSON_OPTIONAL, 0, INT32_MAX, &memory_mib, err) ||
+        !sizes_take(sandbox, &sizes, err))
         return false;
     bool is_running = str_eq(state, STR("running"));
     table_row(table,
               (const struct str[]){ id, alias.len ? alias : template, state, span_between(cli, started, STR("")),
                                     is_running ? span_between(cli, STR(""), ends) : STR("-"),
-                                    arena_format(&cli->arena, "%d", (int)cpus), text_mib(&cli->arena, memory_mib) });
+                                    arena_format(&cli->arena, "%d", (int)cpus), text_mib(&cli->arena, memory_mib),
+                                    sizes.is_known ? text_bytes(&cli->arena, sizes.files + sizes.memory) : STR("-") });
     return true;
 }
 
@@ -55,7 +59,8 @@ bool sandbox_list_run(struct cli *cli, struct err *err)
     auto_json json_t *sandboxes = fetch_sandboxes(&client, err);
     if (!sandboxes)
         return err_wrap(err, "list sandboxes");
-    return client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running or paused.", err) ||
+    return (client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running or paused.", err) &&
+            (cli->json || sizes_note(cli, sandboxes, "Paused sandboxes take", err))) ||
            err_wrap(err, "list sandboxes");
 }
 

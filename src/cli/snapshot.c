@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
+#include "cli/sizes.h"
 #include "cli/text.h"
 
 static const char *const snapshot_heads[] = { "SNAPSHOT", "SANDBOX", "MADE", ">FILES", ">MEMORY", NULL };
@@ -45,18 +46,6 @@ bool snapshot_create_run(struct cli *cli, struct err *err)
 
 /* ---- list ---- */
 
-/* The API's rows have more than SDKs know: where a snapshot comes from, and what it takes. */
-struct sizes {
-    int64_t files, memory;
-};
-
-static bool sizes_take(const json_t *snapshot, struct sizes *out, struct err *err)
-{
-    *out = (struct sizes){ 0, 0 };
-    return json_take_int(snapshot, "diskBytes", JSON_OPTIONAL, 0, INT64_MAX / 2, &out->files, err) &&
-           json_take_int(snapshot, "memoryBytes", JSON_OPTIONAL, 0, INT64_MAX / 2, &out->memory, err);
-}
-
 static bool snapshot_row(struct cli *cli, struct table *table, const json_t *snapshot, struct err *err)
 {
     struct str id, sandbox = STR("-"), made = STR("");
@@ -66,27 +55,9 @@ static bool snapshot_row(struct cli *cli, struct table *table, const json_t *sna
         !json_take_str(snapshot, "sandboxID", JSON_OPTIONAL, &sandbox, err) ||
         !json_take_str(snapshot, "createdAt", JSON_OPTIONAL, &made, err) || !sizes_take(snapshot, &sizes, err))
         return false;
-    table_row(table, (const struct str[]){ id, sandbox, text_ago(&cli->arena, made),
-                                           text_bytes(&cli->arena, (uint64_t)sizes.files),
-                                           sizes.memory ? text_bytes(&cli->arena, (uint64_t)sizes.memory) : STR("-") });
-    return true;
-}
-
-static bool note_total(struct cli *cli, const json_t *list, struct err *err)
-{
-    uint64_t bytes = 0;
-    const json_t *snapshot;
-    struct sizes sizes;
-    size_t i;
-
-    json_array_foreach(list, i, snapshot)
-    {
-        if (!sizes_take(snapshot, &sizes, err))
-            return client_misread(err);
-        bytes += (uint64_t)sizes.files + (uint64_t)sizes.memory;
-    }
-    if (json_array_size(list))
-        fprintf(cli->note, "Together %.*s on disk.\n", STR_ARG(text_bytes(&cli->arena, bytes)));
+    table_row(table,
+              (const struct str[]){ id, sandbox, text_ago(&cli->arena, made), text_bytes(&cli->arena, sizes.files),
+                                    sizes_memory_text(&cli->arena, &sizes) });
     return true;
 }
 
@@ -110,7 +81,7 @@ bool snapshot_list_run(struct cli *cli, struct err *err)
                            : "There are no snapshots.";
     if (!list || !client_print_list(cli, list, snapshot_heads, snapshot_row, none, err))
         return err_wrap(err, "list snapshots");
-    return cli->json || note_total(cli, list, err);
+    return cli->json || sizes_note(cli, list, "Together", err);
 }
 
 /* ---- delete ---- */

@@ -420,6 +420,7 @@ int doctor_main(int argc, char **argv)
     struct findings all = { 0 };
     all.count = native_probe(config.data, all.rows);
     native_probe_memory(strcmp(config.criu, "off") == 0 ? NULL : config.criu, &all.rows[all.count++]);
+    native_probe_kept(config.data, config.snapshot_disk_gb << 30, &all.rows[all.count++]);
     look_at_settings(&all, &config);
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);

@@ -21,6 +21,7 @@
 
 #include "actions/actions.h"
 #include "api/api.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/lock.h"
@@ -59,8 +60,9 @@ static_assert(LIMIT_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSE
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
-    UPKEEP_FIRST_MS = 3000,     /* after the start… */
-    UPKEEP_MS = 10 * 60 * 1000, /* …and from then on: days are counted */
+    UPKEEP_FIRST_MS = 3000,    /* after the start… */
+    UPKEEP_MS = 10000,         /* …and from then on */
+    SWEEP_MS = 10 * 60 * 1000, /* between looks for what is too old: days are counted */
 };
 
 enum { DISK_MB = 5120 }; /* told to clients; no quota is enforced yet */
@@ -89,6 +91,7 @@ struct front {
     struct job boot;
     struct timer upkeep_timer;
     struct job upkeep;
+    uint64_t sweep_ms; /* the upkeep's */
     struct timer stopping;
     uint64_t stop_ms;
     bool booted;
@@ -281,7 +284,14 @@ static void on_unroutable(void *context, const char *id)
 
 static void upkeep_run(struct job *job)
 {
-    action_sweep_kept(&container_of(job, struct front, upkeep)->actions);
+    struct front *front = container_of(job, struct front, upkeep);
+
+    sandboxes_measure_paused(front->sandboxes);
+    sandboxes_measure_snapshots(front->sandboxes);
+    if (front->sweep_ms > clock_mono_ms())
+        return;
+    action_sweep_kept(&front->actions);
+    front->sweep_ms = clock_mono_ms() + SWEEP_MS;
 }
 
 static void on_upkeep(struct timer *timer);

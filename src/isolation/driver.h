@@ -38,6 +38,8 @@ struct kept {
     char id[LAYER_ID_BYTES];
     bool has_image;
     uint64_t layer_bytes, image_bytes;
+    uint64_t raw_bytes; /* of a MEASURE: what image_bytes was before it was compressed */
+    bool is_final;      /* the same: it is not compressed later */
     /*
      * Lowest first, `id` last: the layers of a sandbox made from it. Not always the sandbox's own and one more: long
      * chains are made shorter.
@@ -74,7 +76,7 @@ typedef void driver_started_fn(void *context, const struct started *started, con
  * was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
-/* The answer to a call of a pause. `kept` is of a snapshot or a list. With an err the sandbox is as it was before the call. */
+/* The answer to a call of a pause. `kept` is of a snapshot, a list or a measure. With an err the sandbox is as it was before the call. */
 typedef void driver_kept_fn(void *context, const struct kept *kept, const struct err *err);
 enum exit_cause {
     EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
@@ -102,6 +104,7 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *               nothing waits for the disk. DROP it when they run.
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
+ *   MEASURE     what a parked sandbox or a snapshot takes on disk: layer_bytes are of the sandbox's upper. May take a while.
  *   LIST        kept->layers are the ids of the snapshots after `id` (empty: of the first ones), in order, as many as fit;
  *               none: there are no more.
  *
@@ -121,6 +124,7 @@ enum pause_call {
     PAUSE_COPY,
     PAUSE_DROP,
     PAUSE_LIST,
+    PAUSE_MEASURE,
     PAUSE_CALL_COUNT
 };
 
@@ -153,6 +157,7 @@ struct driver_ops {
     void (*copy)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
     void (*list_snapshots)(struct driver *driver, const char *after, driver_kept_fn *done, void *context);
+    void (*measure)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
     bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
                        struct err *err);
     /*
@@ -250,7 +255,7 @@ static inline must_use bool driver_divert(struct driver *driver, const char *id,
     return driver->ops->divert(driver, id, out_fds, err);
 }
 
-/* On a worker: one of the calls of a pause, see enum pause_call. `out` is what SNAPSHOT and LIST give, and may be NULL. */
+/* On a worker: one of the calls of a pause, see enum pause_call. `out` is what SNAPSHOT, LIST and MEASURE give, and may be NULL. */
 static inline must_use bool driver_pause_call(struct driver *driver, enum pause_call call, const char *id, bool memory,
                                               struct kept *out, struct err *err)
 {

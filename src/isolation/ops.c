@@ -271,10 +271,11 @@ static void got_kept(void *context, const struct kept *kept, const struct err *e
 
 /* "this server cannot …" */
 static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
-    [PAUSE_FREEZE] = "pause a sandbox in memory",     [PAUSE_THAW] = "resume a sandbox from memory",
-    [PAUSE_PARK] = "keep a paused sandbox on disk",   [PAUSE_SNAPSHOT] = "make snapshots",
-    [PAUSE_SEAL] = "make layers of sandboxes",        [PAUSE_COPY] = "copy sandboxes",
-    [PAUSE_DROP] = "remove snapshots: it makes none", [PAUSE_LIST] = "list snapshots: it makes none",
+    [PAUSE_FREEZE] = "pause a sandbox in memory",      [PAUSE_THAW] = "resume a sandbox from memory",
+    [PAUSE_PARK] = "keep a paused sandbox on disk",    [PAUSE_SNAPSHOT] = "make snapshots",
+    [PAUSE_SEAL] = "make layers of sandboxes",         [PAUSE_COPY] = "copy sandboxes",
+    [PAUSE_DROP] = "remove snapshots: it makes none",  [PAUSE_LIST] = "list snapshots: it makes none",
+    [PAUSE_MEASURE] = "measure what it keeps on disk",
 };
 
 static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)
@@ -300,6 +301,8 @@ static void call_pause(struct driver *driver, const struct op_ask *ask, struct o
         can->drop(driver, id, got_kept, call);
     else if (ask->pause.call == PAUSE_LIST && can->list_snapshots)
         can->list_snapshots(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_MEASURE && can->measure)
+        can->measure(driver, id, got_kept, call);
     else {
         (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot %s", pause_call_does[ask->pause.call]);
         got_kept(call, NULL, &err);
@@ -372,7 +375,8 @@ uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
 {
     if (op->ask & ASK_PLAN && ask->plan.from != PLAN_NEW)
         return LIMIT_PAUSE_MS;
-    if (op->ask & ASK_PAUSE && ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY)
+    if (op->ask & ASK_PAUSE &&
+        ((ask->pause.call >= PAUSE_PARK && ask->pause.call <= PAUSE_COPY) || ask->pause.call == PAUSE_MEASURE))
         return LIMIT_PAUSE_MS;
     if (op->ask & ASK_UNPACK)
         return LIMIT_BUILD_MS; /* others may be unpacked before it */
@@ -395,6 +399,8 @@ static void unpack_pause(struct unpack *in, struct op_ask *out)
     if (out->pause.memory && call != PAUSE_PARK && call != PAUSE_SNAPSHOT)
         in->failed = true;
     bool is_first_page = call == PAUSE_LIST && !out->pause.id[0];
+    if (call == PAUSE_MEASURE && message_sandbox_id_valid(out->pause.id))
+        return;
     if (call >= PAUSE_DROP ? !is_first_page && !plan_layer_id_valid(out->pause.id)
                            : !message_sandbox_id_valid(out->pause.id))
         in->failed = true;
@@ -475,6 +481,8 @@ static void pack_kept(struct buf *out, const struct kept *kept)
     pack_bool(out, kept->has_image);
     pack_u64(out, kept->layer_bytes);
     pack_u64(out, kept->image_bytes);
+    pack_u64(out, kept->raw_bytes);
+    pack_bool(out, kept->is_final);
     pack_layers(out, kept->layer_count, kept->layers);
 }
 
@@ -488,6 +496,8 @@ static void unpack_kept(struct unpack *in, const struct op *op, const struct op_
     out->has_image = unpack_bool(in);
     out->layer_bytes = unpack_u64(in);
     out->image_bytes = unpack_u64(in);
+    out->raw_bytes = unpack_u64(in);
+    out->is_final = unpack_bool(in);
     unpack_layers(in, &out->layer_count, out->layers);
     bool is_layer = op->ask & ASK_UNPACK;
     if (is_layer && strcmp(out->id, asked->unpack.chain) != 0)

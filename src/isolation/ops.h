@@ -40,8 +40,9 @@ struct op_ask {
     uint32_t which_count;
     struct {
         enum pause_call call;
-        char id[LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP and PAUSE_LIST a snapshot's */
-        bool memory;             /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
+        char id
+            [LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP and PAUSE_LIST a snapshot's, with PAUSE_MEASURE either */
+        bool memory;          /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
     } pause;
     struct unpack_want unpack;
     int fd; /* borrowed, of a regular file; with ASK_UNPACK alone */
@@ -61,7 +62,7 @@ struct op_answer {
     bool gone, has_network;
     struct held *held; /* on the heap; a page of LIMIT_HELD_PAGE of a list that is sorted by id */
     bool more;         /* after that page */
-    struct kept kept;  /* of PAUSE_SNAPSHOT, PAUSE_COPY and PAUSE_LIST; else all zero */
+    struct kept kept;  /* of PAUSE_SNAPSHOT, _COPY, _LIST and _MEASURE; else all zero */
     struct stats stats[LIMIT_STATS];
     uint32_t count; /* of held or stats */
 };

@@ -107,14 +107,16 @@ struct sandbox {
 
     /* Of a pause; under the lock too. */
     struct turns pauses, resumes;
-    unsigned at_work;     /* workers that have the driver change it: a kill lets them finish, if they are quick */
-    enum held_state held; /* how the driver holds it, as far as we know */
-    bool has_memory;      /* from PAUSING to RESUMING: its processes are kept, or will be */
-    bool was_silent;      /* guestd did not answer */
-    bool is_writing;      /* a worker has the driver write the frozen one to disk */
-    bool stays_frozen;    /* it is not written to disk: that failed, or guestd could not prepare for it */
-    uint64_t write_ms;    /* it is written from then on */
-    char *envs;           /* its environment as a JSON object, from PAUSING until it runs; NULL: not known. Wiped. */
+    unsigned at_work;           /* workers that have the driver change it: a kill lets them finish, if they are quick */
+    enum held_state held;       /* how the driver holds it, as far as we know */
+    bool has_memory;            /* from PAUSING to RESUMING: its processes are kept, or will be */
+    bool was_silent;            /* guestd did not answer */
+    bool is_writing;            /* a worker has the driver write the frozen one to disk */
+    bool stays_frozen;          /* it is not written to disk: that failed, or guestd could not prepare for it */
+    uint64_t write_ms;          /* it is written from then on */
+    struct sandbox_sizes sizes; /* of a paused one, as far as it was measured */
+    uint64_t measure_ms;        /* it is measured from then on; UINT64_MAX: it need not be */
+    char *envs; /* its environment as a JSON object, from PAUSING until it runs; NULL: not known. Wiped. */
 
     /* The loop's. */
     struct refused refused;

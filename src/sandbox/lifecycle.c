@@ -533,12 +533,13 @@ static void undo(struct sandbox *sb, bool later)
 
 /*
  * The kinds that the caller can act upon pass. ENOENT or ENOSPC in the driver is not the caller's 404 or limit, and a
- * plan that keeper refuses is our mistake; but an image may not fit this machine.
+ * plan that keeper refuses is our mistake; but an image may not fit this machine, or be damaged.
  */
 static enum err_kind kind_for_asker(const struct err *err, bool has_image)
 {
-    if (err->kind == ERR_TIMEOUT || (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE ||
-                                                   err->kind == ERR_FULL || (has_image && err->kind == ERR_INVALID))))
+    if (err->kind == ERR_TIMEOUT ||
+        (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE || err->kind == ERR_FULL ||
+                       (has_image && (err->kind == ERR_INVALID || err->kind == ERR_CONFLICT)))))
         return err->kind;
     return ERR_INTERNAL;
 }

@@ -197,6 +197,7 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .was_silent = is_kept && sb->was_silent,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
+        .sizes = sb->state == SANDBOX_PAUSED ? sb->sizes : (struct sandbox_sizes){ 0 },
         .lifecycle = sb->lifecycle,
         .cpu_count = sb->cpu_count,
         .memory_mb = sb->memory_mb,

@@ -147,6 +147,8 @@ void sandbox_forget_pause(struct sandbox *sb)
         explicit_bzero(sb->envs, strlen(sb->envs));
     free(take_ptr(&sb->envs));
     sb->has_memory = sb->was_silent = sb->stays_frozen = false;
+    sb->sizes = (struct sandbox_sizes){ 0 };
+    sb->measure_ms = 0;
 }
 
 /* ---- guestd ---- */

@@ -121,6 +121,12 @@ struct sandbox_want {
 };
 
 /* The public data of a sandbox: a copy in the caller's arena. */
+/* What a paused one takes on disk. All 0: it is not known yet, or its memory is not on disk. */
+struct sandbox_sizes {
+    uint64_t files_bytes, memory_bytes; /* memory_bytes as they are… */
+    uint64_t raw_bytes;                 /* …and before they were compressed */
+};
+
 struct sandbox_info {
     struct str id, team_id, template_id, alias, guestd_version;
     struct str access_token; /* empty in lists */
@@ -130,6 +136,7 @@ struct sandbox_info {
     bool was_silent;    /* of a paused one: guestd did not answer when it was paused, so only a reboot brings it back */
     int64_t started_us; /* of this run; a resume begins a new one */
     int64_t deadline_us; /* of a paused one: when it was paused */
+    struct sandbox_sizes sizes;
     struct sandbox_lifecycle lifecycle;
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;
@@ -177,6 +184,14 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+struct event_row;    /* store/store.h */
+struct snapshot_row; /* the same */
+/* The event of a snapshot that goes because nobody has used it for long. */
+struct event_row sandbox_snapshot_deleted(const struct snapshot_row *row, int64_t now_us, struct arena *arena);
+/* Measures what the paused ones take that were not measured yet, or may have changed. Now and then, on a worker. */
+void sandboxes_measure_paused(struct sandboxes *all);
+/* The same for snapshots; their rows say so afterwards. */
+void sandboxes_measure_snapshots(struct sandboxes *all);
 /* Ends all that have been paused since before then, with the reason "retention". */
 void sandboxes_kill_paused(struct sandboxes *all, int64_t before_us);
 

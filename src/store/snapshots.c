@@ -356,6 +356,30 @@ bool store_snapshot_removed(struct store *store, struct arena *arena, struct str
            err_wrap(err, "list removed snapshots");
 }
 
+bool store_snapshot_unmeasured(struct store *store, uint32_t limit, struct arena *arena, struct str **out_kept_ids,
+                               size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql,
+                       "SELECT kept_id FROM snapshots WHERE node_id = $1 AND removed = 0 AND has_memory = 1 "
+                       "AND raw_bytes = 0 ORDER BY created_us, kept_id LIMIT $2",
+                       SQL_ARGS(sql_text(str_from(store->node_id)), sql_int(limit)), &rows, err) &&
+            ROWS_READ(&rows, text_read, arena, out_kept_ids, out_count, err)) ||
+           err_wrap(err, "list snapshots that were not measured");
+}
+
+bool store_snapshot_measured(struct store *store, struct str kept_id, uint64_t image_bytes, uint64_t raw_bytes,
+                             struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql, "UPDATE snapshots SET image_bytes = $1, raw_bytes = $2 WHERE kept_id = $3",
+                    SQL_ARGS(sql_int((int64_t)image_bytes), sql_int((int64_t)raw_bytes), sql_text(kept_id)), err) ||
+           err_wrap(err, "write what a snapshot takes");
+}
+
 bool store_snapshot_is_known(struct store *store, struct str kept_id, bool *out, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);

@@ -163,7 +163,7 @@ struct snapshot_row {
     struct str kept_id; /* of struct kept; the last of `layers` too */
     bool has_memory;
     uint64_t layer_bytes, image_bytes; /* as they are on disk… */
-    uint64_t raw_bytes;                /* …and the second before it was compressed; 0: it is not */
+    uint64_t raw_bytes;                /* …and the second before it was compressed; 0: not known yet */
     int64_t used_us; /* when it was made, or last a sandbox from it, give or take STORE_USE_US; 0: not known */
 };
 #define STORE_USE_US (INT64_C(3600) * 1000000) /* more often than this it is not written that one is used */
@@ -213,6 +213,11 @@ bool store_snapshot_unused(struct store *store, int64_t before_us, int64_t now_u
 /* Removes this build of it, with an event, if it is still so. *out_expired says whether. Durable. */
 bool store_snapshot_expire(struct store *store, struct str kept_id, int64_t before_us, const struct event_row *event,
                            bool *out_expired, struct err *err) must_use;
+/* Those of this node whose memory was not measured since it may have been compressed: raw_bytes is 0. */
+bool store_snapshot_unmeasured(struct store *store, uint32_t limit, struct arena *arena, struct str **out_kept_ids,
+                               size_t *out_count, struct err *err) must_use;
+bool store_snapshot_measured(struct store *store, struct str kept_id, uint64_t image_bytes, uint64_t raw_bytes,
+                             struct err *err) must_use;
 /* What this node's removed and replaced builds have kept on disk: the driver drops each, then _forget() it. */
 bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
                             struct err *err) must_use;

@@ -12,6 +12,7 @@ import pathlib
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
@@ -330,6 +331,199 @@ def test_a_damaged_image_is_refused_and_the_files_still_start(mine):
         assert answer.status == 201, (name, answer)
         assert use(mine, box.sandbox_id).files.read("/home/user/note") == name
         assert len(guestds(box.sandbox_id)) == 1
+
+
+# ---- compressed ----
+
+KEPT_CODE = "import os; kept = os.urandom(40 << 20) + bytes(40 << 20); sum_before = sum(kept[::4096])"
+
+
+@pytest.fixture
+def compressing(mine):
+    """The same server, but memory is compressed a second after it was written or used."""
+    before = list(mine.options)
+    yield restart_with(mine, *before, "--compress-after", "1")
+    restart_with(mine, *before)
+
+
+def restart_with(server, *options):
+    if server.process is not None and server.process.poll() is None:
+        server.stop()
+    server.options = list(options)
+    server.start_when_free()
+    return server
+
+
+def is_compressed(image):
+    return (image / "pages.zst").exists() and not list(image.glob("pages-*.img"))
+
+
+def wait_until_compressed(server, image):
+    assert wait_for(lambda: is_compressed(image)), server.log_tail()
+
+
+def pages_bytes(image):
+    return sum(path.stat().st_size for path in image.glob("pages*"))
+
+
+def test_a_compressed_image_comes_back_with_its_variables(compressing):
+    box = make(compressing, FULL) if has_full(compressing) else make(compressing)
+    box.run_code(KEPT_CODE)
+    pid = start_sleeper(box)
+    image = place_of(compressing, box.sandbox_id) / "image"
+    for restarts in (False, True):
+        assert pause(compressing, box.sandbox_id).status == 204
+        wait_until_on_disk(compressing, box.sandbox_id)
+        wait_until_compressed(compressing, image)
+        if restarts:
+            kill_everything(compressing)
+            compressing.start_when_free()
+        row = wait_for(lambda: measured(compressing, box.sandbox_id), 60)
+        assert row, "it was not measured"
+        assert (40 << 20) < row["memoryBytes"] < row["memoryRawBytes"] - (30 << 20), row
+        assert row["diskBytes"] > 0, row
+        box = use(compressing, box.sandbox_id)
+        assert box.run_code("print(sum(kept[::4096]) == sum_before)").logs.stdout == ["True\n"]
+        assert lives(box, pid)
+        assert not image.exists()
+
+
+def measured(server, sandbox_id):
+    """The row of a paused sandbox, once it says what it takes, compressed."""
+    row = server.api("GET", f"/sandboxes/{sandbox_id}").json
+    return row if row.get("memoryBytes", 0) < row.get("memoryRawBytes", 0) else None
+
+
+def has_full(server):
+    return FULL in [name for t in server.api("GET", "/templates").json for name in t["names"]]
+
+
+def test_copies_of_a_compressed_snapshot(compressing):
+    box = make(compressing)
+    pid = start_sleeper(box)
+    made = snapshot(compressing, {"sandboxID": box.sandbox_id}, name="small").json
+    kept = max((compressing.data / "snapshots").iterdir(), key=lambda path: path.stat().st_ctime)
+    try:
+        wait_until_compressed(compressing, kept / "image")
+        assert wait_for(
+            lambda: any(
+                row["memoryBytes"] < row["memoryRawBytes"] for row in compressing.api("GET", "/snapshots").json
+            ),
+            60,
+        ), "its new size is not in the list"
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:  # pages are made again once, for all of them
+            copies = list(pool.map(lambda _: make(compressing, made["snapshotID"]), range(4)))
+        for copy in copies:
+            assert lives(copy, pid)
+            copy.kill()
+        wait_until_compressed(compressing, kept / "image")  # nobody uses it any more
+        hurt(kept / "image" / "pages.zst")
+        answer = compressing.api("POST", "/v2/sandboxes", {"templateID": made["snapshotID"]})
+        assert answer.status == 409 and "make a new snapshot" in answer.json["message"], answer
+    finally:
+        assert compressing.api("DELETE", "/templates/small").status == 204
+
+
+def hurt(path):
+    """One bit in the middle."""
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_damaged_compressed_image_is_refused_and_the_files_still_start(compressing):
+    damages = {
+        "a bit": hurt,
+        "cut short": lambda path: os.truncate(path, path.stat().st_size - 1),
+        "empty": lambda path: os.truncate(path, 0),
+    }
+    boxes = {name: make(compressing) for name in damages}
+    for name, box in boxes.items():
+        box.files.write("/home/user/note", name)
+        assert pause(compressing, box.sandbox_id).status == 204
+    for name, box in boxes.items():
+        image = place_of(compressing, box.sandbox_id) / "image"
+        wait_until_compressed(compressing, image)
+        damages[name](image / "pages.zst")
+        for _ in range(2):  # it is as paused as before
+            answer = connect(compressing, box.sandbox_id)
+            assert answer.status == 409 and "on_resume='reboot'" in answer.json["message"], (name, answer)
+            assert state_of(compressing, box.sandbox_id) == "paused" and not guestds(box.sandbox_id), name
+        answer = connect(compressing, box.sandbox_id, memory=False)
+        assert answer.status == 201, (name, answer)
+        assert use(compressing, box.sandbox_id).files.read("/home/user/note") == name
+
+
+def test_a_kill_while_it_is_compressed_loses_nothing(compressing):
+    box = make(compressing)
+    box.run_code(KEPT_CODE)
+    image = place_of(compressing, box.sandbox_id) / "image"
+    caught = 0
+    for round_number in range(4):
+        assert pause(compressing, box.sandbox_id).status == 204
+        wait_until_on_disk(compressing, box.sandbox_id)
+        assert wait_for(lambda: (image / "pages.zst.new").exists() or is_compressed(image), pause=0.001)
+        time.sleep(0.05 * round_number)
+        caught += not is_compressed(image)
+        kill_everything(compressing)
+        assert is_compressed(image) or pages_bytes(image) > 80 << 20
+        compressing.start_when_free()
+        if round_number % 2:
+            wait_until_compressed(compressing, image)  # it begins anew, and what was cut short is gone
+            assert not list(image.glob("*.new"))
+        box = use(compressing, box.sandbox_id)
+        assert box.run_code("print(sum(kept[::4096]) == sum_before)").logs.stdout == ["True\n"]
+    assert caught, "it was always too late: make it larger"
+
+
+# ---- what is too old ----
+
+
+def execute(server, statement, *values):
+    with contextlib.closing(sqlite3.connect(server.data / "store" / "cloister.db")) as store, store:
+        return store.execute(statement, values).rowcount
+
+
+def test_what_is_too_old_goes_and_nothing_else(mine):
+    old, young, running = make(mine), make(mine), make(mine)
+    for box in (old, young):
+        assert pause(mine, box.sandbox_id, memory=False).status == 204
+    for name in ("old", "young", "used"):
+        assert snapshot(mine, {"sandboxID": running.sandbox_id}, name=name, memory=False).status == 201
+    made = make(mine, "used")
+    before = list(mine.options)
+    mine.stop()
+    days_us = 5 * 24 * 3600 * 1_000_000
+    assert execute(mine, "UPDATE sandboxes SET deadline_us = deadline_us - ? WHERE id = ?", days_us, old.sandbox_id) == 1
+    for name in ("old", "used"):
+        assert execute(mine, "UPDATE snapshots SET used_us = used_us - ? WHERE name = ?", days_us, name) == 1
+    try:
+        mine.start()  # without the options all of it stays
+        time.sleep(5)
+        assert state_of(mine, old.sandbox_id) == "paused"
+        assert names_of_snapshots(mine) == {"old", "young", "used"}
+        restart_with(mine, *before, "--snapshot-days", "3", "--paused-days", "4")
+        assert wait_for(lambda: state_of(mine, old.sandbox_id) is None), mine.log_tail()
+        assert wait_for(lambda: names_of_snapshots(mine) == {"young", "used"}), mine.log_tail()
+        assert not place_of(mine, old.sandbox_id).exists()
+        assert state_of(mine, young.sandbox_id) == "paused"
+        assert state_of(mine, running.sandbox_id) == state_of(mine, made.sandbox_id) == "running"
+        killed = mine.api("GET", f"/events/sandboxes/{old.sandbox_id}?types=sandbox.lifecycle.killed").json
+        assert [event["eventData"]["kill_reason"] for event in killed] == ["retention"]
+        deleted = mine.api("GET", f"/events/sandboxes/{running.sandbox_id}?types=sandbox.snapshot.deleted").json
+        assert [event["eventData"]["snapshot_id"] for event in deleted] == ["old:default"]
+        assert connect(mine, young.sandbox_id).status == 201
+    finally:
+        restart_with(mine, *before)
+        mine.kill_all()
+        for name in names_of_snapshots(mine):
+            assert mine.api("DELETE", f"/templates/{name}").status == 204
+
+
+def names_of_snapshots(server):
+    return {row["snapshotID"].split("/")[-1].split(":")[0] for row in server.api("GET", "/snapshots").json}
 
 
 # ---- what cannot be written to disk ----

@@ -94,6 +94,7 @@ struct native {
     struct trash *trash;
     struct helpers *helpers;
     struct snapshot *snapshots;   /* being made */
+    struct measure *measures;     /* under way */
     struct unpacking *unpackings; /* layers of images, being unpacked or waiting */
     void (*on_unused)(void *context);
     void *on_unused_context;

@@ -26,6 +26,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -352,7 +353,8 @@ static void add_externals(struct criu_args *args, const struct image *image)
     }
 }
 
-static bool dump(const struct checkpoint *checkpoint, const struct image *image, struct err *err)
+static bool dump(const struct helper_voice *voice, const struct checkpoint *checkpoint, const struct image *image,
+                 struct err *err)
 {
     struct criu_args args;
 
@@ -392,8 +394,12 @@ static bool dump(const struct checkpoint *checkpoint, const struct image *image,
     criu_arg(&args, "--tree");
     criu_arg(&args, "%d", checkpoint->box->pid);
     add_externals(&args, image);
-    bool fine =
-        criu_run(&(struct criu_run){ .args = &args, .dumps = checkpoint->box->pid, .owner = checkpoint->owner }, err);
+    const struct criu_run run = { .args = &args,
+                                  .dumps = checkpoint->box->pid,
+                                  .owner = checkpoint->owner,
+                                  .until_ms = clock_mono_ms() + checkpoint->box->native->memory.dump_ms,
+                                  .keeper_fd = helper_keeper_fd(voice) };
+    bool fine = criu_run(&run, err);
     criu_args_done(&args);
     return fine;
 }
@@ -440,11 +446,10 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct look *look = NEW(struct look);
     *look = (struct look){ .pid = checkpoint->box->pid, .image = &image, .err = err };
 
-    (void)voice;
     bool fine = fd_set_cloexec(checkpoint->life_fd, false, err) && criu_enter(&room, err) && look_at_guestd(look) &&
                 look_at_mounts(look) && look_at_processes(look) &&
                 room_check_memory(checkpoint->image_fd, MAX(look->memory_bytes, checkpoint->used_bytes), err) &&
-                dump(checkpoint, &image, err) && write_image(&image, err) && copy_boot_id(look->pid, err);
+                dump(voice, checkpoint, &image, err) && write_image(&image, err) && copy_boot_id(look->pid, err);
     free(look);
     return fine;
 }
@@ -620,14 +625,17 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
         checkpoint->used_bytes = usage.memory_used_bytes;
         struct helper_job job = { .work = work,
                                   .runs_criu = true,
+                                  .ends_softly = true,
                                   .ended = ended,
                                   .context = checkpoint,
                                   .dirs = { { native->memory.tools_fd, HELPER_READ },
                                             { checkpoint->image_fd, HELPER_CHANGE },
                                             { checkpoint->freezer_fd, HELPER_CHANGE },
-                                            { checkpoint->life_fd, HELPER_HOLD } },
-                                  .dir_count = 4,
-                                  .patience_ms = LIMIT_DUMP_MS };
+                                            { checkpoint->life_fd, HELPER_HOLD },
+                                            /* With its lock: there is no next keeper while this one is at it. */
+                                            { native->sandboxes_fd, HELPER_HOLD } },
+                                  .dir_count = 5,
+                                  .patience_ms = native->memory.dump_ms + HELPER_END_MS };
         if (native->memory.known_fd >= 0)
             job.dirs[job.dir_count++] = (struct helper_dir){ native->memory.known_fd, HELPER_HOLD };
         checkpoint->helper = helper_start(native->helpers, &job, err);

@@ -344,6 +344,13 @@ void compress_forget(struct native *native, const char *id)
     look(native);
 }
 
+bool compress_is_done(const struct native *native, const char *id)
+{
+    const struct kept_image *image = map_get(&native->compress.images, str_from(id));
+
+    return !image || (!image->users && !image->helper && image->due_ms == UINT64_MAX);
+}
+
 /* ---- for a restore ---- */
 
 struct kept_image *image_hold(struct native *native, const char *id)

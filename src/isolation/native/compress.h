@@ -38,6 +38,9 @@ void compress_note(struct native *native, const char *id);
 /* It goes. Before its directory does. */
 void compress_forget(struct native *native, const char *id);
 
+/* Its image, if it has one, stays as it is until somebody uses it. */
+bool compress_is_done(const struct native *native, const char *id);
+
 /*
  * For a restore, until image_release(): its pages are not compressed meanwhile, and if they are being so that is given up.
  * The image may be forgotten before it is released.

@@ -49,6 +49,7 @@ enum {
     SCRIPT_BYTES = 128,
     KNOWN_BYTES = 64 * 1024, /* 1 KiB in CRIU 4.2 */
     LOOK_MS = 20,
+    END_MS = 1500, /* from the order to let go to its end; at its next write, as a rule, which is at once */
 };
 
 /* ---- what it sees ---- */
@@ -296,23 +297,40 @@ static bool hear_step(const struct criu_run *run, int ask_fd, int answer_fd, str
     return fine;
 }
 
+/* A dump, in the middle of it. */
+static bool may_go_on(const struct criu_run *run, int image_fd, bool keeper_wants_it, struct err *err)
+{
+    if (!keeper_wants_it)
+        return err_set(err, ERR_UNAVAILABLE, "keeper wants no image any more");
+    if (run->until_ms && clock_mono_ms() >= run->until_ms)
+        return err_set(err, ERR_TIMEOUT,
+                       "its memory was not written in time: the disk is slow, or the memory is large");
+    return room_check_memory(image_fd, 0, err);
+}
+
 static bool await(const struct criu_run *run, pid_t pid, int pidfd, int ask_fd, int answer_fd, int *out_status,
                   struct err *err)
 {
     bool fine = true;
+    uint64_t kill_ms = UINT64_MAX;
     auto_close int image_fd = run->dumps && !run->is_test ? open(CRIU_IMAGE, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
 
     for (;;) {
-        struct pollfd fds[] = { { .fd = pidfd, .events = POLLIN }, { .fd = ask_fd, .events = POLLIN } };
+        struct pollfd fds[] = { { .fd = pidfd, .events = POLLIN },
+                                { .fd = ask_fd, .events = POLLIN },
+                                { .fd = fine && image_fd >= 0 ? run->keeper_fd : -1 } };
         bool looks = fine && (image_fd >= 0 || run->look);
-        if (poll(fds, 2, looks ? LOOK_MS : -1) < 0 && errno != EINTR)
+        if (poll(fds, COUNT_OF(fds), looks || kill_ms < UINT64_MAX ? LOOK_MS : -1) < 0 && errno != EINTR)
             return err_sys(err, "wait for CRIU");
-        if (looks && image_fd >= 0 && !room_check_memory(image_fd, 0, err)) {
+        if (looks && image_fd >= 0 && !may_go_on(run, image_fd, !fds[2].revents, err)) {
             /* Not killed, which may kill what it has stopped: its next write fails, and it lets go of all. */
             const struct rlimit none = { 0, 0 };
             fine = looks = false;
             (void)prlimit(pid, RLIMIT_FSIZE, &none, NULL);
+            kill_ms = clock_mono_ms() + END_MS;
         }
+        if (clock_mono_ms() >= kill_ms)
+            (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
         if (looks && run->look && !run->look(run->context, err)) {
             fine = false;
             (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended */
@@ -358,13 +376,19 @@ bool criu_run(const struct criu_run *run, struct err *err)
     for (size_t i = 0; i < args->count; i++)
         argv[i] = args->text.data + args->at[i];
     argv[args->count] = NULL;
+    bool ends_softly = run->dumps && !run->is_test;
+    if (ends_softly && prctl(PR_SET_PDEATHSIG, 0) < 0)
+        return err_sys(err, "prepare for a dump");
     pid_t helper = getpid(), pid = fork();
     if (pid == 0)
         become_criu(helper, run, argv);
     auto_close int pidfd = pid < 0 ? -1 : pidfd_open(pid, 0);
     if (pidfd < 0)
         return err_sys(err, "start CRIU");
-    if (!await(run, pid, pidfd, ask_fd, answer_fd, &status, err))
+    bool fine = await(run, pid, pidfd, ask_fd, answer_fd, &status, err);
+    if (ends_softly && prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return err_sys(err, "end with keeper");
+    if (!fine)
         return false;
     if (status != 0) {
         explain(err);

@@ -69,6 +69,13 @@ struct criu_run {
     bool (*act)(void *context, const char *step, int pid, struct err *err);
     bool (*look)(void *context, struct err *err); /* may be NULL; several times a second. False: CRIU is killed */
     void *context;
+    /*
+     * Of a dump: how long it may take (a time of clock_mono_ms()), and a socket whose other end is keeper's. After that, or
+     * when that closes, CRIU is made to let go of everything and end: if it were killed in the middle, a process that it just
+     * runs code in would die with it. So it may live a moment longer than keeper.
+     */
+    uint64_t until_ms;
+    int keeper_fd;
 };
 bool criu_run(const struct criu_run *run, struct err *err) must_use;
 

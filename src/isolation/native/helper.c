@@ -223,6 +223,11 @@ bool helper_ask(struct helper_voice *voice, uint8_t step, struct err *err)
     return n == 1 || err_set(err, ERR_INTERNAL, "keeper does not answer");
 }
 
+int helper_keeper_fd(const struct helper_voice *voice)
+{
+    return voice->fd;
+}
+
 void helper_figure(struct helper_voice *voice, size_t which, uint64_t value)
 {
     voice->figures[which] = value;
@@ -274,8 +279,16 @@ static void reap(void *context, unsigned ready)
     while (*at != helper)
         at = &(*at)->next;
     *at = helper->next;
+    timer_clear(&helper->patience);
     watch_free(take_ptr(&helper->watch));
     loop_retire(helper->helpers->loop, helper, helper_free);
+}
+
+static void end_now(struct timer *timer)
+{
+    struct helper *helper = container_of(timer, struct helper, patience);
+
+    (void)pidfd_send_signal(helper->pidfd, SIGKILL, NULL, 0);
 }
 
 void helper_cancel(struct helper *helper)
@@ -283,8 +296,13 @@ void helper_cancel(struct helper *helper)
     if (!helper)
         return;
     timer_clear(&helper->patience);
-    (void)pidfd_send_signal(helper->pidfd, SIGKILL, NULL, 0); /* or it has ended */
     watch_free(helper->watch);
+    if (helper->job.ends_softly) {
+        fd_close(&helper->fd);
+        timer_set(&helper->patience, helper->helpers->loop, HELPER_END_MS, end_now);
+    } else {
+        (void)pidfd_send_signal(helper->pidfd, SIGKILL, NULL, 0); /* or it has ended */
+    }
     helper->watch = watch_new(helper->helpers->loop, helper->pidfd, reap, helper);
     watch_want(helper->watch, WATCH_READ);
 }
@@ -361,7 +379,10 @@ void helpers_free(struct helpers *helpers)
         return;
     for (struct helper *helper = helpers->first, *next; helper; helper = next) {
         next = helper->next;
-        (void)pidfd_send_signal(helper->pidfd, SIGKILL, NULL, 0);
+        watch_free(take_ptr(&helper->watch));
+        fd_close(&helper->fd);
+        if (!helper->job.ends_softly)
+            (void)pidfd_send_signal(helper->pidfd, SIGKILL, NULL, 0);
         (void)!fd_await(helper->pidfd, POLLIN, clock_mono_ms() + END_MS);
         (void)waitid((idtype_t)P_PIDFD, (id_t)helper->pidfd, NULL, WEXITED | WNOHANG);
         helper_free(helper);

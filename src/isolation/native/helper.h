@@ -21,7 +21,7 @@
 struct helper;
 struct helper_voice; /* the child's end */
 
-enum { HELPER_FDS = LIMIT_LAYERS + 48, HELPER_FIGURES = 2 };
+enum { HELPER_FDS = LIMIT_LAYERS + 48, HELPER_FIGURES = 3, HELPER_END_MS = 3000 };
 
 struct helper_job {
     /* In the child. What it has made when it fails is for the asker to clear away. */
@@ -32,6 +32,11 @@ struct helper_job {
     void (*ended)(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err);
     void *context;  /* of all three */
     bool runs_criu; /* work() confines itself (criu.h); dirs are just descriptors that it has */
+    /*
+     * It must not be killed in the middle: instead of that, keeper's end of its socket closes, and work() ends as soon as it
+     * can (helper_keeper_fd()). HELPER_END_MS later it is killed after all.
+     */
+    bool ends_softly;
     struct helper_dir {
         int fd; /* borrowed; has the same number in the child */
         enum helper_may {
@@ -56,6 +61,8 @@ void helper_cancel(struct helper *helper);
 
 /* In the child: says that it has come to this step, and waits for keeper. */
 bool helper_ask(struct helper_voice *voice, uint8_t step, struct err *err) must_use;
+/* In the child: POLLHUP tells that keeper wants no more of it, or is gone. For jobs that end softly. */
+int helper_keeper_fd(const struct helper_voice *voice);
 void helper_figure(struct helper_voice *voice, size_t which, uint64_t value);
 /* From here on at the lowest priority: nobody stands still for it. */
 void helper_slow_down(void);

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
@@ -104,12 +106,37 @@ bool manifest_write(int snapshot_fd, const struct manifest *manifest, struct err
     return fd_replace_file(snapshot_fd, "manifest", buf_str(&text), 0600, err);
 }
 
+#define COPY "copy"
+
+bool manifest_write_copy(int snapshot_fd, const struct manifest *manifest, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, MANIFEST_BYTES);
+
+    manifest_print(&text, manifest);
+    if (text.overflowed)
+        return err_set(err, ERR_INTERNAL, "the manifest of a snapshot is too long");
+    auto_close int fd = openat(snapshot_fd, COPY ".new", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len ||
+        renameat(snapshot_fd, COPY ".new", snapshot_fd, COPY) < 0)
+        return err_sys(err, "write the manifest of a copy");
+    return true;
+}
+
+bool manifest_is_copy(int snapshots_fd, const char *id)
+{
+    char path[LAYER_ID_BYTES + sizeof COPY + 1];
+
+    (void)snprintf(path, sizeof path, "%s/" COPY, id);
+    return faccessat(snapshots_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 bool manifest_read(int snapshot_fd, struct manifest *out, struct err *err)
 {
     auto_free char *text = NULL;
     size_t len;
 
-    return fd_read_file(snapshot_fd, "manifest", MANIFEST_BYTES, &text, &len, err) &&
+    return (fd_read_file(snapshot_fd, "manifest", MANIFEST_BYTES, &text, &len, err) ||
+            (err->sys == ENOENT && fd_read_file(snapshot_fd, COPY, MANIFEST_BYTES, &text, &len, err))) &&
            manifest_parse(str_of(text, len), out, err);
 }
 

@@ -2,6 +2,7 @@
  * manifest.h - what a snapshot is made of: one small file, snapshots/<id>/manifest.
  *
  *   snapshots/<id>/          manifest, and image/ if the snapshot has the memory of processes
+ *   snapshots/<id>/copy      in place of a manifest: it was made for a fork, and is rubbish for the next keeper
  *   snapshots/<id>.new/      one that is being made; after a crash it is rubbish
  *   layers/<id>/             its own layer
  *
@@ -41,6 +42,10 @@ bool manifest_parse(struct str text, struct manifest *out, struct err *err) must
 
 /* In a directory of snapshots/. Written whole and synced, under a name that no reader sees until then. */
 bool manifest_write(int snapshot_fd, const struct manifest *manifest, struct err *err) must_use;
+/* The same as `copy`, and not synced: after a power cut there may be half of it. */
+bool manifest_write_copy(int snapshot_fd, const struct manifest *manifest, struct err *err) must_use;
+bool manifest_is_copy(int snapshots_fd, const char *id) must_use;
+/* Of either kind. */
 bool manifest_read(int snapshot_fd, struct manifest *out, struct err *err) must_use;
 
 /*

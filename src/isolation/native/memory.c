@@ -238,6 +238,7 @@ void memory_open(struct native *native, const char *tools)
     struct err err;
 
     native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = -1;
+    native->memory.dump_ms = LIMIT_DUMP_MS;
     if (!tools)
         (void)err_set(&native->memory.why, ERR_UNAVAILABLE,
                       "this server does not write the memory of sandboxes to disk");

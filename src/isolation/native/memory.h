@@ -29,6 +29,7 @@ struct memory {
     int learning_fd;     /* of the test under way: becomes known_fd */
     bool has_failed;     /* the last one that ended */
     struct timer again;
+    uint64_t dump_ms; /* how long a dump may take: LIMIT_DUMP_MS, but for tests */
 };
 
 /*

@@ -373,10 +373,10 @@ static bool overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
         if (overlay_detached(&layers, ids, out_fd, err))
             return true;
         /*
-         * EINVAL: lowerdir+ or detached layers are unknown here. EOPNOTSUPP: before 6.5, descriptors. The layers are still
-         * detached.
+         * EOPNOTSUPP: before 6.5 overlay takes no descriptors. EBADF: before 6.13 none like ours, that only name a place
+         * (O_PATH). EINVAL: lowerdir+ or detached layers are unknown. The layers are still detached.
          */
-        if (err->sys != EINVAL && err->sys != EOPNOTSUPP)
+        if (err->sys != EINVAL && err->sys != EOPNOTSUPP && err->sys != EBADF)
             return false;
     }
     bool fine = overlay_attached(mounts, &layers, ids, out_fd, err);

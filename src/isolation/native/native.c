@@ -34,6 +34,7 @@
 #include "isolation/native/adopt.h"
 #include "isolation/native/box.h"
 #include "isolation/native/handover.h"
+#include "isolation/native/measure.h"
 #include "isolation/native/network.h"
 #include "isolation/native/park.h"
 #include "isolation/native/seccomp.h"
@@ -224,6 +225,7 @@ static void native_free(struct driver *driver)
     kernel_memory_close(native);
     reclaim_close(native);
     snapshots_close(native);
+    measures_close(native);
     compress_close(native);
     unpackings_close(native);
     helpers_free(native->helpers);
@@ -266,6 +268,7 @@ static const struct driver_ops native_ops = {
     .drop = native_drop,
     .list_snapshots = native_list_snapshots,
     .unpack = native_unpack,
+    .measure = native_measure,
     .divert = native_divert,
     .free = native_free,
 };
@@ -561,6 +564,11 @@ void native_die_at(struct driver *driver, enum native_step step)
 void native_fail_at(struct driver *driver, enum native_step step)
 {
     native_of(driver)->fail_at = step;
+}
+
+void native_dump_within(struct driver *driver, uint64_t ms)
+{
+    native_of(driver)->memory.dump_ms = ms;
 }
 
 int native_zygote_of(struct driver *driver, const char *id)

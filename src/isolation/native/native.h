@@ -60,7 +60,8 @@ enum native_step {
     NATIVE_AT_SEAL_DRAFT, /* of a seal, which goes on as a snapshot from its WRITE on */
     NATIVE_AT_SEAL_KILL,
     NATIVE_AT_SEAL_MOVE,
-    NATIVE_AT_RESTORE_PROCESS, /* of a start from an image, see restore.c */
+    NATIVE_AT_RESTORE_IDS, /* of a start from an image, see restore.c */
+    NATIVE_AT_RESTORE_PROCESS,
     NATIVE_AT_RESTORE_SOCKET,
     NATIVE_AT_RESTORE_LINK,
     NATIVE_AT_COMPRESS_BEGIN, /* of an image that is compressed, see compress.c */
@@ -121,6 +122,8 @@ void native_empty_trash(struct driver *driver);
 void native_fail_at(struct driver *driver, enum native_step step);
 /* For tests: the step at which this process is killed, in keeper's part of a start and in all of the others. */
 void native_die_at(struct driver *driver, enum native_step step);
+/* For tests: how long a dump may take. */
+void native_dump_within(struct driver *driver, uint64_t ms);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */
 int native_pid_of(struct driver *driver, const char *id);
 /* The host's process id of the zygote outside that its interpreters are forked from, or -1; for tests. */

@@ -9,6 +9,7 @@
 #define ISOLATION_NATIVE_PROBE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum probe_verdict {
     PROBE_OK,
@@ -32,5 +33,7 @@ enum { PROBE_ROWS_MAX = 16 };
 size_t native_probe(const char *data_path, struct probe_row rows[PROBE_ROWS_MAX]);
 /* Can the memory of sandboxes be written to disk? `tools` is where CRIU is; NULL: the operator does not want it. */
 void native_probe_memory(const char *tools, struct probe_row *row);
+/* What paused sandboxes and snapshots take, and what the latter may. */
+void native_probe_kept(const char *data_path, uint64_t cap_bytes, struct probe_row *row);
 
 #endif

@@ -6,7 +6,7 @@
  *   helper   enters the sandbox's cgroup and a cgroup namespace that begins there, so that all that CRIU makes is in it. Its
  *            limits are wider meanwhile, since guestd and CRIU are in there too; writes down the slot's ids in place of those
  *            of the image; runs CRIU
- *            Before that it marks what was parked as resumed (state.h), and waits for the disk
+ *            Beside that it marks what was parked as resumed (state.h), and waits for the disk before anything runs
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
  *   helper   moves pid 1 into the `guestd` leaf once all processes are made, sets the sandbox's own limits, and says its number
@@ -44,6 +44,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -398,8 +399,9 @@ static void hurry(const int *fds, size_t count)
 /* The helper's own state, next to what keeper has told it. */
 struct work {
     const struct restore *restore;
-    pid_t mover; /* 0: none yet */
-    int go_fd;   /* to it: the number of guestd */
+    pid_t marker; /* 0: there is none, or it has ended */
+    pid_t mover;  /* 0: none yet */
+    int go_fd;    /* to it: the number of guestd */
 };
 
 static bool move_guestd(const struct restore *restore, int pid, struct err *err)
@@ -443,6 +445,30 @@ static bool end_mover(struct work *work, struct err *err)
     return true;
 }
 
+/* In a child: the disk may take as long as all the rest. */
+static bool start_marker(struct work *work, struct err *err)
+{
+    const struct restore *restore = work->restore;
+    struct err why;
+
+    if (restore->plan.from != PLAN_PARKED_IMAGE)
+        return true;
+    work->marker = fork();
+    if (work->marker == 0)
+        _exit(!state_mark_resumed(restore->sandbox_fd, restore->box->native->boot_id, true, &why));
+    return work->marker > 0 || err_sys(err, "fork");
+}
+
+static bool end_marker(struct work *work, struct err *err)
+{
+    pid_t marker = work->marker;
+    int status = -1;
+
+    work->marker = 0;
+    return marker == 0 || (marker > 0 && waitpid(marker, &status, 0) == marker && status == 0) ||
+           err_set(err, ERR_INTERNAL, "that it was resumed cannot be written to disk");
+}
+
 static bool act(void *context, const char *step, int pid, struct err *err)
 {
     struct work *work = context;
@@ -453,6 +479,8 @@ static bool act(void *context, const char *step, int pid, struct err *err)
         return start_mover(work, err);
     if (strcmp(step, "post-restore") == 0) {
         /* All processes are there, each in the cgroup that CRIU is in, and none has run yet. */
+        if (!end_marker(work, err))
+            return false;
         if (write(work->go_fd, &pid, sizeof pid) != sizeof pid)
             return err_sys(err, "tell guestd's number");
         return in_child(set_host_name, work->restore, pid,
@@ -536,9 +564,11 @@ static bool run(const struct restore *restore, struct criu_args *args, uint64_t 
     struct work work = { .restore = restore, .go_fd = -1 };
     struct err why;
 
-    if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err) ||
+    if (!start_marker(&work, err) || !read_image(restore, &image, err) || !cover_ids(restore, err) ||
+        !add_args(restore, args, &image, err) ||
         !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = &work }, err)) {
         (void)!end_mover(&work, &why);
+        (void)!end_marker(&work, &why); /* what it has made is removed below */
         return refuse(err);
     }
     bool moved = end_mover(&work, &why);
@@ -547,12 +577,6 @@ static bool run(const struct restore *restore, struct criu_args *args, uint64_t 
     if (!moved)
         *err = why;
     return moved;
-}
-
-static bool mark(const struct restore *restore, struct err *err)
-{
-    return restore->plan.from != PLAN_PARKED_IMAGE ||
-           state_mark_resumed(restore->sandbox_fd, restore->box->native->boot_id, true, err);
 }
 
 static bool work(struct helper_voice *voice, void *context, struct err *err)
@@ -567,7 +591,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
 
-    if (!mark(restore, err) || !criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
+    if (!criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
         return false;
     criu_args_init(&args);
     bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
@@ -704,11 +728,16 @@ static bool make_userns(struct restore *restore, struct err *err)
                                .pidfd = (uint64_t)(uintptr_t)&pidfd,
                                .exit_signal = SIGCHLD };
     char path[64], map[64];
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
 
-    if (pid == 0)
-        for (;;)
+    if (pid == 0) {
+        /* A copy of keeper: it may neither outlive it nor hold what keeper holds. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_range(0, ~0u, 0);
+        while (getppid() == keeper)
             (void)pause();
+        _exit(0);
+    }
     if (pid < 0)
         return err_sys(err, "make a user namespace");
     (void)snprintf(path, sizeof path, "/proc/%d", pid);
@@ -720,6 +749,7 @@ static bool make_userns(struct restore *restore, struct err *err)
     if (fine) {
         restore->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
         fine = restore->userns_fd >= 0 || err_sys(err, "open a user namespace");
+        fine = fine && native_reach(restore->box->native, NATIVE_AT_RESTORE_IDS, err);
     }
     (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
     (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);
@@ -947,6 +977,10 @@ static void expanded(void *context, const struct err *err)
         why = *err;
         if (why.kind != ERR_FULL) /* which passes */
             (void)refuse(&why);
+        if (why.kind == ERR_CONFLICT && restore->plan.from == PLAN_IMAGE) {
+            (void)err_set(&why, ERR_CONFLICT, "the memory of this snapshot is damaged on disk: make a new snapshot");
+            (void)err_wrap(&why, "%s", err_text(err));
+        }
     } else if (go(restore, &why)) {
         return;
     }

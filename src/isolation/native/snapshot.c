@@ -17,7 +17,7 @@
  *
  * A copy (PAUSE_COPY) is the same without `sync` and the syncfs: if the machine goes down, so do the sandboxes that are made
  * from it. One of those that is kept later, parked or as a snapshot, has all of the file system synced first, and with it
- * this layer. The manifest is synced all the same: half of one would be in the way of every sweep of layers.
+ * this layer. Its manifest has another name (manifest.h), by which the next keeper knows that it is rubbish.
  *
  * A layer that is a snapshot's has an attribute that says so, for `merge`: its manifest may have been removed.
  *
@@ -132,7 +132,8 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint6
         return err_sys(err, "sync a snapshot");
     snapshot->manifest.layer_bytes = size_of(copy);
     snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
-    return manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
+    return snapshot->is_copy ? manifest_write_copy(snapshot->draft_fd, &snapshot->manifest, err)
+                             : manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
 }
 
 /* The layer is complete. */
@@ -758,7 +759,8 @@ bool snapshots_open(struct native *native, struct err *err)
     for (struct dirent *entry; ok && (entry = readdir(dir));) {
         if (entry->d_name[0] == '.')
             continue;
-        if (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)) {
+        if (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name) &&
+            !manifest_is_copy(native->snapshots_fd, entry->d_name)) {
             compress_note(native, entry->d_name); /* if it has an image */
             continue;
         }

@@ -20,7 +20,7 @@
 #define MAGIC STR("CLOIPAG1")
 
 enum {
-    LEVEL = 1,        /* 3 makes it 4 % smaller, and takes twice as long */
+    LEVEL = 1,        /* 3 makes it a tenth smaller, and takes half as long again */
     WINDOW_LOG = 23,  /* what a reader allows: 8 MiB, more than our level uses */
     CHUNK = 1 << 20,  /* read and written at once */
     HASH_BYTES = 8,   /* of the head, behind the list */
@@ -181,6 +181,19 @@ static bool read_head(int fd, struct zpages *out, struct err *err)
     memcpy(head, prefix, sizeof prefix);
     return read_exactly(fd, head + sizeof prefix, len - sizeof prefix, err) &&
            zpages_parse(str_of(head, len), out, err);
+}
+
+bool zpages_read_size(int image_fd, uint64_t *out_bytes, struct err *err)
+{
+    auto_close int fd = openat(image_fd, ZPAGES, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    auto_zpages struct zpages pages = { 0 };
+
+    if (fd < 0)
+        return err_sys(err, "open the compressed pages");
+    if (!read_head(fd, &pages, err))
+        return false;
+    *out_bytes = zpages_bytes(&pages);
+    return true;
 }
 
 /* One frame: never more than the list says is written. */

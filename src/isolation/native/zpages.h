@@ -62,6 +62,9 @@ struct zpages_sink {
 /* From the file's start to its end. ERR_INVALID: it is damaged, and what was taken is of no use. */
 bool zpages_read(int fd, const struct zpages_sink *sink, struct err *err) must_use;
 
+/* What ZPAGES in this directory becomes. Reads only its beginning. */
+bool zpages_read_size(int image_fd, uint64_t *out_bytes, struct err *err) must_use;
+
 /* The files of pages in a directory, in order of their names. count is 0: there are none. */
 bool zpages_list(int image_fd, struct zpages *out, struct err *err) must_use;
 /* Writes them into ZPAGES_NEW and waits until that is on disk. It has no other effect. */

@@ -98,6 +98,34 @@ static void a_row_says_where_it_is_from_and_what_it_takes(void **state)
     assert_true(made_us <= clock_wall_us() && made_us > clock_wall_us() - 60 * INT64_C(1000000));
 }
 
+static void what_its_memory_takes_is_measured_again_when_it_is_compressed(void **state)
+{
+    struct served *s = *state;
+    const char *source = served_create(s, BASE);
+
+    take(s, source, "{\"name\":\"full\"}");
+    take(s, source, "{\"name\":\"files\",\"memory\":false}");
+    assert_int_equal(listed(s, "?name=full"), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(s->last, 0), "memoryRawBytes")), 2000);
+    sandboxes_measure_snapshots(s->rig.all);
+    sandboxes_measure_snapshots(s->rig.all);
+    assert_int_equal(s->rig.fake.pause_calls[PAUSE_MEASURE], 1);
+    assert_int_equal(listed(s, "?name=full"), 1);
+    const json_t *row = json_array_get(s->last, 0);
+    assert_int_equal(json_integer_value(json_object_get(row, "diskBytes")), 1000);
+    assert_int_equal(json_integer_value(json_object_get(row, "memoryBytes")), 1000);
+    assert_int_equal(json_integer_value(json_object_get(row, "memoryRawBytes")), 2000);
+    /* What counts against the limit is what it takes now. */
+    assert_int_equal(temp_store_ask(&s->rig.disk, "SELECT SUM(layer_bytes + image_bytes) FROM snapshots"), 3000);
+    /* The same of a paused sandbox. */
+    struct http_answer answer = CALL(s, "POST", served_path(s, "/sandboxes/", source, "/pause"), "{\"memory\":false}");
+    assert_int_equal(answer.status, 204);
+    sandboxes_measure_paused(s->rig.all);
+    CALL(s, "GET", served_path(s, "/sandboxes/", source, ""), NULL);
+    assert_int_equal(got_int(s, "diskBytes"), 3000);
+    assert_int_equal(got_int(s, "memoryRawBytes"), 2000);
+}
+
 static void one_of_files_only_starts_anew(void **state)
 {
     struct served *s = *state;
@@ -463,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SERVED(an_unnamed_one_has_the_id_of_its_template),
         SERVED(a_row_says_where_it_is_from_and_what_it_takes),
+        SERVED(what_its_memory_takes_is_measured_again_when_it_is_compressed),
         SERVED(one_of_files_only_starts_anew),
         SERVED(names_have_a_namespace_and_tags),
         SERVED(bad_names_are_refused_and_nothing_is_taken),

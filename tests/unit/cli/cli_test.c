@@ -322,10 +322,12 @@ static const struct fake_rule rules[] = {
           "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":2,"
           "\"memoryMB\":512,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
     { "GET /v2/sandboxes?limit=100&nextToken=page%2B2 ",
-      ANSWER("200 OK", JSON_TYPE,
-             "[{\"sandboxID\":\"ibbb\",\"templateID\":\"t2\",\"clientID\":\"x\",\"state\":\"paused\","
-             "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":1,"
-             "\"memoryMB\":2048,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
+      ANSWER(
+          "200 OK", JSON_TYPE,
+          "[{\"sandboxID\":\"ibbb\",\"templateID\":\"t2\",\"clientID\":\"x\",\"state\":\"paused\","
+          "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":1,"
+          "\"memoryMB\":2048,\"diskSizeMB\":0,\"diskBytes\":1048576,\"memoryBytes\":4194304,\"memoryRawBytes\":9437184,"
+          "\"envdVersion\":\"0.6.4\"}]") },
     { "POST /v2/sandboxes ", ANSWER("201 Created", JSON_TYPE, "{\"sandboxID\":\"inew\"}") },
     { "GET /sandboxes/iaaa ",
       ANSWER("200 OK", JSON_TYPE,
@@ -407,7 +409,9 @@ static void sandbox_list_follows_pages_into_one_table(void **state)
     CHECK_HAS(outcome.out, "SANDBOX  TEMPLATE  STATE ");
     CHECK_HAS(outcome.out, "iaaa     base      running ");
     CHECK_HAS(outcome.out, "ibbb     t2        paused ");
-    CHECK_HAS(outcome.out, "2 GiB\n");
+    CHECK_HAS(outcome.out, "512 MiB      -\n");
+    CHECK_HAS(outcome.out, "2 GiB  5 MiB\n");
+    CHECK_HAS(outcome.note, "Paused sandboxes take 5 MiB on disk; 5 MiB more if no memory were compressed.\n");
     assert_true(fake_server_heard(&server, "X-API-Key: e2b_0123456789012345678901234567890123456789"));
     RUN(&outcome, "sandbox", "list", "--data", data, "--json");
     CHECK_HAS(outcome.out, "\"sandboxID\": \"ibbb\"");

@@ -32,7 +32,8 @@ static const struct fake_rule rules[] = {
     { "GET /snapshots?limit=100 ",
       ANSWER("200 OK", JSON_TYPE "X-Next-Token: page+2\r\n",
              "[{\"snapshotID\":\"default/setup:v1\",\"names\":[\"default/setup\"],\"sandboxID\":\"iaaa\","
-             "\"createdAt\":\"2020-01-01T00:00:00Z\",\"diskBytes\":20480,\"memoryBytes\":113246208}]") },
+             "\"createdAt\":\"2020-01-01T00:00:00Z\",\"diskBytes\":20480,\"memoryBytes\":113246208,"
+             "\"memoryRawBytes\":524288000}]") },
     { "GET /snapshots?limit=100&nextToken=page%2B2 ",
       ANSWER("200 OK", JSON_TYPE,
              "[{\"snapshotID\":\"abc:default\",\"names\":[],\"diskBytes\":1,\"memoryBytes\":0}]") },
@@ -194,10 +195,10 @@ static void snapshot_list_shows_sizes_and_their_sum(void **state)
     RUN(&outcome, "snapshot", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
     CHECK_HAS(outcome.out, "SNAPSHOT          SANDBOX  MADE");
-    CHECK_HAS(outcome.out, " ago  20 KiB  108 MiB\n");
+    CHECK_HAS(outcome.out, " ago  20 KiB  108 MiB of 500 MiB\n");
     CHECK_HAS(outcome.out, "abc:default       -        - ");
-    CHECK_HAS(outcome.out, "  1 KiB        -\n");
-    CHECK_HAS(outcome.note, "Together 109 MiB on disk.");
+    CHECK_HAS(outcome.out, "  1 KiB                   -\n");
+    CHECK_HAS(outcome.note, "Together 109 MiB on disk; 392 MiB more if no memory were compressed.");
     RUN(&outcome, "snapshot", "list", "--data", data, "--json");
     assert_int_equal(outcome.out[0], '[');
     CHECK_HAS(outcome.out, "\"abc:default\"");

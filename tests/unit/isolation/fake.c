@@ -291,6 +291,10 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
         ok = false;
     } else if (call == PAUSE_DROP) {
         snprintf(fake->dropped, sizeof fake->dropped, "%s", id);
+    } else if (call == PAUSE_MEASURE) {
+        *out = (struct kept){
+            .layer_bytes = 3000, .image_bytes = 1000, .raw_bytes = 2000, .has_image = true, .is_final = true
+        };
     } else if (call == PAUSE_LIST) {
         *out = (struct kept){ 0 };
         if (fake->unknown && strcmp(fake->unknown, id) > 0)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,6 +291,69 @@ static void an_early_end_is_an_error(void **state)
     turn_for(world->loop, 50);
 }
 
+/* As a dump does: it has something to put right first. */
+static bool put_right(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct world *world = context;
+    struct pollfd keeper = { .fd = helper_keeper_fd(voice) };
+
+    (void)poll(&keeper, 1, 10000);
+    (void)usleep(100000);
+    auto_close int fd = openat(world->change_fd, "righted", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    return (fd >= 0 && keeper.revents & POLLHUP) || err_sys(err, "put right");
+}
+
+static bool stay(struct helper_voice *voice, void *context, struct err *err)
+{
+    (void)voice;
+    (void)context;
+    (void)sleep(30);
+    return err_set(err, ERR_INTERNAL, "it was not killed");
+}
+
+static void start_softly(struct world *world, bool (*work)(struct helper_voice *voice, void *context, struct err *err))
+{
+    const struct helper_job job = { .work = work,
+                                    .ended = note_ended,
+                                    .context = world,
+                                    .runs_criu = true,
+                                    .ends_softly = true,
+                                    .dirs = { { world->change_fd, HELPER_CHANGE } },
+                                    .dir_count = 1,
+                                    .patience_ms = 20000 };
+    struct err err;
+
+    world->helper = helper_start(world->helpers, &job, &err);
+    assert_non_null(world->helper);
+    turn_for(world->loop, 50);
+}
+
+static bool has_children(void)
+{
+    siginfo_t how;
+
+    return waitid(P_ALL, 0, &how, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void one_that_ends_softly_ends_by_itself_or_is_killed_later(void **state)
+{
+    struct world *world = *state;
+
+    start_softly(world, put_right);
+    helper_cancel(world->helper);
+    for (int i = 0; i < 100 && has_children(); i++)
+        turn_for(world->loop, 20);
+    assert_int_equal(faccessat(world->change_fd, "righted", F_OK, 0), 0);
+    start_softly(world, stay);
+    helper_cancel(world->helper);
+    turn_for(world->loop, HELPER_END_MS / 2);
+    assert_true(has_children());
+    for (int i = 0; i < 100 && has_children(); i++)
+        turn_for(world->loop, HELPER_END_MS / 50);
+    assert_false(has_children());
+    assert_int_equal(world->ended, 0);
+}
+
 #define HELPER_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -300,6 +364,7 @@ int main(void)
         HELPER_CASE(its_error_is_keepers),
         HELPER_CASE(one_that_takes_too_long_or_is_no_longer_wanted_is_killed),
         HELPER_CASE(an_early_end_is_an_error),
+        HELPER_CASE(one_that_ends_softly_ends_by_itself_or_is_killed_later),
     };
 
     if (geteuid() != 0) {

@@ -114,6 +114,17 @@ static void the_layers_of_all_snapshots_are_in_use(void **state)
     assert_true(manifest_write(three_fd, &three, &err));
     assert_true(manifests_used_layers(fd, note_layer, &used, &err));
     assert_int_equal(used, 4);
+    /* One that was made for a fork is in use as well, as long as it is there. */
+    assert_int_equal(mkdirat(fd, "copied", 0700), 0);
+    auto_close int copied_fd = openat(fd, "copied", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(manifest_write_copy(copied_fd, &three, &err));
+    assert_true(manifest_is_copy(fd, "copied"));
+    assert_false(manifest_is_copy(fd, "one"));
+    used = 0;
+    assert_true(manifests_used_layers(fd, note_layer, &used, &err));
+    assert_int_equal(used, 7);
+    (void)unlinkat(copied_fd, "copy", 0);
+    assert_int_equal(unlinkat(fd, "copied", AT_REMOVEDIR), 0);
     /* What one of them needs is not known: nothing may be removed. */
     assert_true(fd_replace_file(one_fd, "manifest", STR("cloister-snapshot 1\n"), 0600, &err));
     assert_false(manifests_used_layers(fd, note_layer, &used, &err));

@@ -552,6 +552,19 @@ static void note_drop(struct driver *driver, const char *snapshot, driver_kept_f
     note_pause(driver, PAUSE_DROP, snapshot, false, done, context);
 }
 
+static void note_measure(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    const struct kept kept = {
+        .layer_bytes = 5, .image_bytes = 6, .raw_bytes = 1ull << 41, .has_image = true, .is_final = true
+    };
+
+    world->paused[world->pauses++] = PAUSE_MEASURE;
+    (void)snprintf(world->paused_id, sizeof world->paused_id, "%s", id);
+    world->memory = false;
+    done(context, &kept, NULL);
+}
+
 /* One page, and then none. */
 static void note_list(struct driver *driver, const char *after, driver_kept_fn *done, void *context)
 {
@@ -576,6 +589,7 @@ static void can_pause(struct world *world)
     world->ops.copy = note_copy;
     world->ops.drop = note_drop;
     world->ops.list_snapshots = note_list;
+    world->ops.measure = note_measure;
     world->fake.driver.ops = &world->ops;
 }
 
@@ -605,6 +619,12 @@ static void pause_in_every_way(struct world *world)
     assert_true(driver_pause_call(world->remote, PAUSE_LIST, "", false, &kept, &err));
     assert_int_equal(kept.layer_count, 2);
     assert_int_equal(kept.layers[1][0], 'b');
+    assert_true(driver_pause_call(world->remote, PAUSE_MEASURE, "sandbox1", false, &kept, &err));
+    assert_string_equal(world->paused_id, "sandbox1");
+    assert_int_equal(kept.layer_bytes, 5);
+    assert_int_equal(kept.image_bytes, 6);
+    assert_int_equal(kept.raw_bytes, 1ull << 41);
+    assert_true(kept.is_final);
     world->lists_wrongly = true;
     assert_false(driver_pause_call(world->remote, PAUSE_LIST, "", false, &kept, &err));
     world->pause_fails = ERR_INVALID;
@@ -805,8 +825,8 @@ static void writing_to_disk_may_take_longer_than_other_calls(void **state)
 
     for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
         ask.pause.call = (enum pause_call)call;
-        assert_int_equal(op_patience_ms(pause, &ask),
-                         call >= PAUSE_PARK && call <= PAUSE_COPY ? LIMIT_PAUSE_MS : LIMIT_KEEPER_MS);
+        bool is_long = (call >= PAUSE_PARK && call <= PAUSE_COPY) || call == PAUSE_MEASURE;
+        assert_int_equal(op_patience_ms(pause, &ask), is_long ? LIMIT_PAUSE_MS : LIMIT_KEEPER_MS);
     }
     assert_int_equal(op_patience_ms(start, &ask), LIMIT_KEEPER_MS);
     ask.plan.from = PLAN_PARKED_IMAGE;

@@ -860,6 +860,30 @@ static void a_paused_one_can_be_killed(void **state)
     }
 }
 
+static void what_a_paused_one_takes_is_measured_once_it_is_on_disk(void **state)
+{
+    struct rig *rig = *state;
+    struct str id = rig_create(rig).id, runs = rig_create(rig).id;
+    struct sandbox_info info;
+
+    pause_it(rig, id, &files_only);
+    assert_int_equal(get(rig, id).sizes.files_bytes, 0);
+    sandboxes_measure_paused(rig->all);
+    sandboxes_measure_paused(rig->all); /* the driver has said that it does not change */
+    assert_int_equal(rig->fake.pause_calls[PAUSE_MEASURE], 1);
+    assert_int_equal(get(rig, id).sizes.files_bytes, 3000);
+    assert_int_equal(get(rig, id).sizes.memory_bytes, 1000);
+    assert_int_equal(get(rig, id).sizes.raw_bytes, 2000);
+    assert_int_equal(get(rig, runs).sizes.files_bytes, 0);
+    (void)resume_it(rig, id, RESUME_AS_KEPT, &info);
+    assert_int_equal(get(rig, id).sizes.files_bytes, 0);
+    /* The next pause is another one. */
+    pause_it(rig, id, &files_only);
+    assert_int_equal(get(rig, id).sizes.files_bytes, 0);
+    sandboxes_measure_paused(rig->all);
+    assert_int_equal(get(rig, id).sizes.files_bytes, 3000);
+}
+
 static void one_that_is_paused_for_long_goes_and_no_other(void **state)
 {
     struct rig *rig = *state;
@@ -1488,6 +1512,7 @@ int main(void)
         RUNNING(a_resume_waits_for_the_pause_that_is_under_way),
         RUNNING(a_resume_waits_while_it_is_written_to_disk),
         RUNNING(a_paused_one_can_be_killed),
+        RUNNING(what_a_paused_one_takes_is_measured_once_it_is_on_disk),
         RUNNING(one_that_is_paused_for_long_goes_and_no_other),
         RUNNING(a_kill_during_a_pause_ends_it),
         RUNNING(a_kill_does_not_wait_for_a_driver_that_takes_long),
