@@ -26,6 +26,7 @@ TABLE = {
     "io": "base",
     "http": "io wire base",
     "privsep": "io base",
+    "registry": "privsep wire base",
     "store": "base",
     "image": "io wire base",
     "isolation": "privsep io wire base",
@@ -34,7 +35,7 @@ TABLE = {
     "mail": "store policy privsep wire base",
     # io: deadlines are timers on a loop, and starting a sandbox is a worker's job.
     "sandbox": "isolation image store policy privsep io wire base",
-    "template": "sandbox isolation image store policy privsep io wire base",
+    "template": "registry sandbox isolation image store policy privsep io wire base",
     "actions": "template sandbox mail store policy base",
     # io: a control call leaves the loop for a worker before it calls its action.
     # policy: a sandbox's network rules are decoded into the struct that the rules themselves use.
@@ -72,6 +73,10 @@ WIRING = {
     # The roles for mail are loops around these: an inbox, a message, a webhook. Keeper derives the operator's public key,
     # and front its own keys.
     "mail": {"inbox.h", "compose.h", "seal.h", "hook.h"},
+    # The role puller gets images by these.
+    "registry": {"fetch.h", "web.h", "blobs.h"},
+    # Front owns its end of the puller.
+    "template": {"pull.h"},
     # Front reads what egress reports, and the role makes the resolver.
     "egress": {"egress.h", "flows.h", "resolver.h"},
 }

@@ -1,0 +1,290 @@
+#include "registry/blobs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "registry/digest.h"
+
+enum { READ_BYTES = 256 * 1024 };
+
+/* ---- room ---- */
+
+struct kept {
+    char name[BLOB_NAME_BYTES];
+    uint64_t bytes;
+    int64_t used_s;
+    bool is_part;
+};
+
+static bool name_is_ours(const char *name, bool *out_part)
+{
+    size_t len = strlen(name);
+
+    *out_part = len > 5 && strcmp(name + len - 5, ".part") == 0;
+    return len < BLOB_NAME_BYTES && len - (*out_part ? 5 : 0) == 32 + 1 + 64;
+}
+
+static int older(const void *a, const void *b)
+{
+    const struct kept *one = a, *other = b;
+
+    return one->used_s < other->used_s ? -1 : one->used_s > other->used_s;
+}
+
+/* On the heap. *out_bytes: of all that is there. */
+static struct kept *list_all(const struct blobs *blobs, size_t *out_count, uint64_t *out_bytes, struct err *err)
+{
+    int fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    struct kept *list = NULL;
+    size_t room = 0;
+
+    *out_count = 0;
+    *out_bytes = 0;
+    if (!dir) {
+        (void)err_sys(err, "open the directory of downloads");
+        fd_close(&fd);
+        return NULL;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct stat st;
+        bool is_part;
+        if (!name_is_ours(entry->d_name, &is_part) ||
+            fstatat(blobs->dir_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+            continue;
+        if (*out_count == room)
+            list = mem_grow(list, (room = 2 * room + 64) * sizeof *list);
+        struct kept *kept = &list[(*out_count)++];
+        *kept = (struct kept){ .bytes = (uint64_t)st.st_blocks * 512, .used_s = st.st_mtime, .is_part = is_part };
+        (void)snprintf(kept->name, sizeof kept->name, "%s", entry->d_name);
+        *out_bytes += kept->bytes;
+    }
+    (void)closedir(dir);
+    return list ? list : NEW(struct kept);
+}
+
+/* A part that somebody is at work on stays. What is open elsewhere can be read on. */
+static bool drop(const struct blobs *blobs, const struct kept *kept)
+{
+    auto_close int fd = kept->is_part ? openat(blobs->dir_fd, kept->name, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+
+    if (kept->is_part && (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0))
+        return false;
+    return unlinkat(blobs->dir_fd, kept->name, 0) == 0;
+}
+
+static bool is_too_old(const struct kept *kept, int64_t now_s)
+{
+    int64_t age_s = now_s - kept->used_s;
+
+    return age_s > (kept->is_part ? LIMIT_PART_AGE_S : LIMIT_BLOB_AGE_S) || age_s < -LIMIT_BLOB_AGE_S;
+}
+
+static bool disk_has(const struct blobs *blobs, uint64_t bytes)
+{
+    struct statvfs fs;
+
+    if (fstatvfs(blobs->dir_fd, &fs) < 0)
+        return true; /* then writing will tell */
+    struct fd_room room = fd_room(&fs);
+    return !room.few_bytes && !room.few_inodes && room.bytes >= bytes + LIMIT_ROOM_BYTES;
+}
+
+bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err)
+{
+    const uint64_t most = blobs->bytes_most ? blobs->bytes_most : LIMIT_BLOBS_BYTES;
+    int64_t now_s = clock_wall_us() / 1000000;
+    uint64_t used;
+    size_t count;
+    auto_free struct kept *list = list_all(blobs, &count, &used, err);
+
+    if (!list)
+        return false;
+    size_t left = count;
+    qsort(list, count, sizeof *list, older);
+    for (size_t i = 0; i < count; i++) {
+        bool is_wanted = used + bytes > most || left >= LIMIT_BLOBS || !disk_has(blobs, bytes);
+        if ((is_wanted || is_too_old(&list[i], now_s)) && drop(blobs, &list[i])) {
+            used -= list[i].bytes;
+            left--;
+        }
+    }
+    if (used + bytes > most)
+        return err_set(err, ERR_LIMIT, "there is no room for %llu MB of downloads: at most %llu MB are kept",
+                       (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
+    return disk_has(blobs, bytes) || err_set(err, ERR_FULL, "there is no room on the server's disk for %llu MB",
+                                             (unsigned long long)(bytes >> 20));
+}
+
+/* ---- one blob ---- */
+
+void blob_init(struct blob *blob, struct str place, const char *hex, uint64_t size)
+{
+    char place_hex[DIGEST_HEX_BYTES];
+
+    *blob = (struct blob){ .size = size, .fd = -1 };
+    sha256_hex(place, place_hex);
+    (void)snprintf(blob->hex, sizeof blob->hex, "%s", hex);
+    (void)snprintf(blob->name, sizeof blob->name, "%.32s-%.64s", place_hex, hex);
+}
+
+void blob_done(struct blob *blob)
+{
+    fd_close(&blob->fd); /* and its lock */
+    sha256_free(blob->sha);
+    blob->sha = NULL;
+}
+
+/* All bytes of a file, from the beginning. */
+static bool hash_file(int fd, struct sha256 *sha, uint64_t most, uint64_t *out_bytes)
+{
+    auto_free char *room = mem_new(READ_BYTES);
+
+    *out_bytes = 0;
+    for (;;) {
+        ssize_t n = pread(fd, room, READ_BYTES, (off_t)*out_bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        if (n == 0)
+            return true;
+        *out_bytes += (uint64_t)n;
+        if (*out_bytes > most)
+            return false;
+        sha256_add(sha, str_of(room, (size_t)n));
+    }
+}
+
+static bool is_right(int fd, const struct blob *blob)
+{
+    char hex[DIGEST_HEX_BYTES];
+    struct sha256 *sha = sha256_new();
+    uint64_t bytes;
+    bool fine = hash_file(fd, sha, blob->size, &bytes) && bytes == blob->size;
+
+    sha256_end(sha, hex);
+    sha256_free(sha);
+    return fine && strcmp(hex, blob->hex) == 0;
+}
+
+bool blob_seems_here(const struct blobs *blobs, const struct blob *blob)
+{
+    struct stat st;
+
+    if (fstatat(blobs->dir_fd, blob->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (uint64_t)st.st_size != blob->size)
+        return false;
+    (void)utimensat(blobs->dir_fd, blob->name, NULL, 0); /* without it, it goes a little too early */
+    return true;
+}
+
+bool blob_find(const struct blobs *blobs, const struct blob *blob, int *out_fd)
+{
+    auto_close int fd = openat(blobs->dir_fd, blob->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return false;
+    if (!is_right(fd, blob)) {
+        (void)unlinkat(blobs->dir_fd, blob->name, 0); /* it is downloaded again */
+        return false;
+    }
+    (void)utimensat(blobs->dir_fd, blob->name, NULL, 0); /* used just now */
+    *out_fd = take_fd(&fd);
+    return true;
+}
+
+static const char *part_name(const struct blob *blob, char room[BLOB_NAME_BYTES])
+{
+    (void)snprintf(room, BLOB_NAME_BYTES, "%.97s.part", blob->name);
+    return room;
+}
+
+/* It may have been finished, or removed as too old, between the opening and the lock. */
+static bool still_has_its_name(const struct blobs *blobs, const char *name, int fd)
+{
+    struct stat here, there;
+
+    return fstat(fd, &here) == 0 && fstatat(blobs->dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           here.st_ino == there.st_ino && here.st_dev == there.st_dev;
+}
+
+bool blob_begin(const struct blobs *blobs, struct blob *blob, struct err *err)
+{
+    char room[BLOB_NAME_BYTES];
+    const char *name = part_name(blob, room);
+    auto_close int fd = openat(blobs->dir_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd < 0)
+        return err_sys(err, "open a download");
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || !still_has_its_name(blobs, name, fd))
+        return err_set(err, ERR_CONFLICT, "the same layer is being downloaded already");
+    blob->sha = sha256_new();
+    blob->fd = take_fd(&fd);
+    if (hash_file(blob->fd, blob->sha, blob->size, &blob->have))
+        return true;
+    return blob_restart(blob, err);
+}
+
+bool blob_write(struct blob *blob, struct str bytes, struct err *err)
+{
+    for (struct str rest = bytes; rest.len;) {
+        ssize_t n = pwrite(blob->fd, rest.at, rest.len, (off_t)blob->have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, "write a layer");
+        sha256_add(blob->sha, str_of(rest.at, (size_t)n));
+        blob->have += (uint64_t)n;
+        rest = str_of(rest.at + n, rest.len - (size_t)n);
+    }
+    return true;
+}
+
+bool blob_restart(struct blob *blob, struct err *err)
+{
+    if (ftruncate(blob->fd, 0) < 0)
+        return err_sys(err, "begin a download again");
+    sha256_free(blob->sha);
+    blob->sha = sha256_new();
+    blob->have = 0;
+    return true;
+}
+
+bool blob_finish(const struct blobs *blobs, struct blob *blob, int *out_fd, struct err *err)
+{
+    char room[BLOB_NAME_BYTES], hex[DIGEST_HEX_BYTES];
+    const char *name = part_name(blob, room);
+
+    sha256_end(blob->sha, hex);
+    if (blob->have != blob->size || strcmp(hex, blob->hex) != 0) {
+        (void)unlinkat(blobs->dir_fd, name, 0); /* the next one begins anew */
+        return err_set(err, ERR_INVALID, "what the registry sent does not have the digest sha256:%.12s…", blob->hex);
+    }
+    /* Not the descriptor that it was written with: nobody else should be able to write to it. */
+    auto_close int fd = openat(blobs->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || renameat(blobs->dir_fd, name, blobs->dir_fd, blob->name) < 0)
+        return err_sys(err, "keep a layer");
+    *out_fd = take_fd(&fd);
+    return true;
+}
+
+int blobs_make_file(const struct blobs *blobs, struct err *err)
+{
+    int fd = openat(blobs->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        (void)err_sys(err, "make a file for a layer");
+    return fd;
+}

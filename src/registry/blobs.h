@@ -1,0 +1,55 @@
+/*
+ * blobs.h - the directory of the role puller: what was downloaded, and what was begun.
+ *
+ * A file has the name of its place (a registry and a repository) and its digest: who may not read a repository must not get
+ * at its layers by naming their digests elsewhere. A download is a file "….part" that one process at a time holds a lock
+ * on; what a process left behind, the next one goes on with. When it is whole and its digest is right, it loses ".part".
+ * A file is checked again before it is used, so nothing depends on what a crash has left.
+ */
+#ifndef REGISTRY_BLOBS_H
+#define REGISTRY_BLOBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "registry/reference.h"
+
+struct blobs {
+    int dir_fd;
+    uint64_t bytes_most; /* 0: LIMIT_BLOBS_BYTES */
+};
+
+/* ERR_FULL, ERR_LIMIT: there is no room for so many bytes, though what is old was removed. Removes what is too old in any case. */
+bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err) must_use;
+
+enum { BLOB_NAME_BYTES = 32 + 1 + 64 + 5 + 1 };
+struct blob {
+    char name[BLOB_NAME_BYTES]; /* without ".part" */
+    char hex[DIGEST_HEX_BYTES];
+    uint64_t size;
+    int fd; /* of the part */
+    uint64_t have;
+    struct sha256 *sha; /* of what is there */
+};
+/* `place` names the repository. */
+void blob_init(struct blob *blob, struct str place, const char *hex, uint64_t size);
+void blob_done(struct blob *blob); /* what is there stays */
+
+/* Seems it to be here? If so, it counts as used just now. */
+bool blob_seems_here(const struct blobs *blobs, const struct blob *blob);
+/* True: it is here and its digest is right; *out_fd is for reading. */
+bool blob_find(const struct blobs *blobs, const struct blob *blob, int *out_fd) must_use;
+/* ERR_CONFLICT: another process downloads it just now. */
+bool blob_begin(const struct blobs *blobs, struct blob *blob, struct err *err) must_use;
+bool blob_write(struct blob *blob, struct str bytes, struct err *err) must_use;
+bool blob_restart(struct blob *blob, struct err *err) must_use;
+/* ERR_INVALID: the digest is wrong; then the part is gone. */
+bool blob_finish(const struct blobs *blobs, struct blob *blob, int *out_fd, struct err *err) must_use;
+
+/* A file without a name, for what must be copied out of an archive. */
+int blobs_make_file(const struct blobs *blobs, struct err *err) must_use;
+
+#endif

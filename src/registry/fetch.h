@@ -1,0 +1,33 @@
+/*
+ * fetch.h - gets an image from wherever it is: all that a child of the role puller does.
+ */
+#ifndef REGISTRY_FETCH_H
+#define REGISTRY_FETCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/attr.h"
+#include "base/err.h"
+#include "registry/blobs.h"
+#include "registry/message.h"
+#include "registry/options.h"
+#include "registry/web.h"
+
+struct fetch_config {
+    const struct registry_options *options;
+    const struct pull_ask *ask;
+    const struct web *web;
+    const struct blobs *blobs;
+    struct arena *arena;
+    /* Which of these layers are there already? Called once. */
+    bool (*chains)(void *context, const struct pull_layer *layers, uint32_t count, bool *out_have, struct err *err);
+    /* One that is not; lowest first. The descriptor stays ours. */
+    bool (*layer)(void *context, uint32_t number, int fd, struct err *err);
+    void *context;
+};
+
+bool image_fetch(const struct fetch_config *config, struct pull_done *out, struct err *err) must_use;
+
+#endif

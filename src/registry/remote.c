@@ -1,0 +1,257 @@
+/*
+ * An image from a registry. The mirrors are asked first. One that does not have the image, or does not answer, is passed over,
+ * until the first layer was given.
+ */
+#include <stdlib.h>
+
+#include "base/fd.h"
+#include "registry/client.h"
+#include "registry/digest.h"
+#include "registry/source.h"
+
+enum { WAIT_FOR_OTHER_MS = 250 };
+
+struct remote {
+    const struct fetch_config *config;
+    struct client client;
+    struct manifest manifest;
+    struct str place; /* names the repository, for blobs.h */
+    struct image image;
+    bool has_given; /* there is no way back */
+};
+
+/* ---- documents ---- */
+
+/* Checked against the digest that was asked for, or that the registry says. */
+static bool check_document(const char *want_hex, const struct web_answer *answer, char out_hex[DIGEST_HEX_BYTES],
+                           struct err *err)
+{
+    char told[DIGEST_HEX_BYTES];
+
+    sha256_hex(answer->body, out_hex);
+    if (want_hex && strcmp(want_hex, out_hex) != 0)
+        return err_set(err, ERR_INVALID, "the registry's manifest does not have the digest sha256:%.12s…", want_hex);
+    if (!want_hex && answer->digest.len && (!digest_parse(answer->digest, told) || strcmp(told, out_hex) != 0))
+        return err_set(err, ERR_INVALID, "the registry's manifest does not have the digest that it says");
+    return true;
+}
+
+/* want_hex NULL: what the reference has. */
+static bool get_document(struct remote *remote, const char *want_hex, struct web_answer *out,
+                         char out_hex[DIGEST_HEX_BYTES], struct err *err)
+{
+    struct client *client = &remote->client;
+    struct str what = want_hex ? arena_format(client->arena, "manifests/sha256:%s", want_hex)
+                               : arena_format(client->arena, "manifests/%s", client->reference->tag);
+
+    return client_ask(client, "GET", what, STR(MANIFEST_ACCEPT), out, err) &&
+           check_document(want_hex, out, out_hex, err);
+}
+
+static const char *wanted_hex(const struct remote *remote)
+{
+    return remote->client.reference->hex[0] ? remote->client.reference->hex : NULL;
+}
+
+static bool no_image(const struct remote *remote, struct err *err)
+{
+    const char *architecture = remote->config->ask->architecture;
+    struct str image = remote->client.image;
+
+    return err_set(err, ERR_INVALID, "image '%.*s' has no variant for linux/%s", (int)MIN(image.len, (size_t)70),
+                   image.at, architecture);
+}
+
+static bool find_manifest(struct remote *remote, struct err *err)
+{
+    struct pull_done *done = &remote->image.done;
+    struct arena *arena = remote->client.arena;
+    struct descriptor chosen;
+    struct web_answer answer;
+    enum document kind;
+
+    if (!get_document(remote, wanted_hex(remote), &answer, done->reference_hex, err))
+        return false;
+    memcpy(done->digest_hex, done->reference_hex, DIGEST_HEX_BYTES);
+    kind = document_kind(answer.content_type, answer.body);
+    /* An index may be in an index; deeper ones make no sense. */
+    for (int depth = 0; kind == DOCUMENT_INDEX && depth < 2; depth++) {
+        if (!index_choose(answer.body, remote->config->ask->architecture, STR(""), arena, &chosen, &kind, err))
+            return err->kind == ERR_NOT_FOUND ? no_image(remote, err) : false;
+        if (!get_document(remote, chosen.hex, &answer, done->digest_hex, err))
+            return false;
+        kind = document_kind(answer.content_type, answer.body);
+    }
+    if (kind == DOCUMENT_SCHEMA1)
+        return err_set(err, ERR_INVALID,
+                       "the image has a manifest of the old kind (schema 1): push it again with a newer "
+                       "Docker");
+    if (kind != DOCUMENT_MANIFEST)
+        return err_set(err, ERR_INVALID, "the registry's answer is not a manifest");
+    return manifest_parse(answer.body, arena, &remote->manifest, err);
+}
+
+/* ---- blobs ---- */
+
+static bool sink_take(void *context, struct str piece, struct err *err)
+{
+    return blob_write(context, piece, err);
+}
+
+static bool sink_restart(void *context, struct err *err)
+{
+    return blob_restart(context, err);
+}
+
+/* *out_resumed: part of it was there before. */
+static bool download(struct remote *remote, const struct descriptor *what, struct blob *blob, bool *out_resumed,
+                     int *out_fd, struct err *err)
+{
+    struct sink sink = { .have = blob->have, .take = sink_take, .restart = sink_restart, .context = blob };
+
+    *out_resumed = blob->have > 0;
+    return client_download(&remote->client, what, &sink, err) && blob_finish(remote->config->blobs, blob, out_fd, err);
+}
+
+/* Waits for the process that downloads the same. */
+static bool begin_blob(struct remote *remote, struct blob *blob, int *out_fd, struct err *err)
+{
+    const struct fetch_config *config = remote->config;
+
+    while (!blob_find(config->blobs, blob, out_fd)) {
+        if (blob_begin(config->blobs, blob, err))
+            return true;
+        if (err->kind != ERR_CONFLICT || !config->web->wait(config->web->context, WAIT_FOR_OTHER_MS, err))
+            return false;
+    }
+    return true;
+}
+
+static bool get_blob(struct remote *remote, const struct descriptor *what, int *out_fd, struct err *err)
+{
+    bool was_resumed = true;
+
+    /* What an earlier download has left may be damaged: then once more from the beginning. */
+    for (int i = 0; i < 2 && was_resumed; i++) {
+        struct blob blob;
+        blob_init(&blob, remote->place, what->hex, what->size);
+        *out_fd = -1;
+        bool fine = begin_blob(remote, &blob, out_fd, err) &&
+                    (*out_fd >= 0 || download(remote, what, &blob, &was_resumed, out_fd, err));
+        blob_done(&blob);
+        if (fine)
+            return true;
+        if (err->kind != ERR_INVALID)
+            return false;
+    }
+    return false;
+}
+
+static bool read_config(struct remote *remote, struct str *out, struct err *err)
+{
+    auto_close int fd = -1;
+    char *text = NULL;
+    size_t len;
+
+    if (!get_blob(remote, &remote->manifest.config, &fd, err) ||
+        !fd_read_all(fd, LIMIT_REGISTRY_JSON_BYTES, &text, &len, err))
+        return false;
+    *out = arena_copy(remote->client.arena, str_of(text, len));
+    free(text);
+    return true;
+}
+
+static bool make_room(void *context, const bool *have, struct err *err)
+{
+    struct remote *remote = context;
+    uint64_t bytes = 0;
+
+    remote->has_given = true;
+    for (uint32_t i = 0; i < remote->manifest.layer_count; i++) {
+        const struct descriptor *layer = &remote->manifest.layers[i];
+        struct blob blob;
+        blob_init(&blob, remote->place, layer->hex, layer->size);
+        if (!have[i] && !blob_seems_here(remote->config->blobs, &blob))
+            bytes += layer->size;
+    }
+    return blobs_make_room(remote->config->blobs, bytes, err);
+}
+
+static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+{
+    struct remote *remote = context;
+
+    return get_blob(remote, &remote->manifest.layers[number], out_fd, err);
+}
+
+/* ---- the whole ---- */
+
+static bool fetch_digest(struct remote *remote, struct err *err)
+{
+    struct client *client = &remote->client;
+    struct pull_done *done = &remote->image.done;
+    const char *hex = wanted_hex(remote);
+    struct str what = hex ? arena_format(client->arena, "manifests/sha256:%s", hex)
+                          : arena_format(client->arena, "manifests/%s", client->reference->tag);
+    struct web_answer answer;
+
+    if (!client_ask(client, "HEAD", what, STR(MANIFEST_ACCEPT), &answer, err))
+        return false;
+    if (!answer.digest.len)
+        return get_document(remote, hex, &answer, done->reference_hex, err);
+    if (!digest_parse(answer.digest, done->reference_hex) || (hex && strcmp(hex, done->reference_hex) != 0))
+        return err_set(err, ERR_INVALID, "the registry gives a digest that is none, or another one");
+    return true;
+}
+
+static bool fetch_image(struct remote *remote, struct err *err)
+{
+    struct image *image = &remote->image;
+    struct str config_json;
+
+    if (!find_manifest(remote, err) || !blobs_make_room(remote->config->blobs, remote->manifest.config.size, err) ||
+        !read_config(remote, &config_json, err) ||
+        !image_describe(remote->config, &remote->manifest, config_json, image, err))
+        return false;
+    image->open_layer = open_layer;
+    image->prepare = make_room;
+    image->context = remote;
+    return image_give(remote->config, image, err);
+}
+
+static bool fetch_from(const struct fetch_config *config, const struct reference *reference,
+                       const struct endpoint *endpoint, struct pull_done *out, bool *out_has_given, struct err *err)
+{
+    struct remote remote = { .config = config,
+                             .client = { .web = config->web,
+                                         .arena = config->arena,
+                                         .login = &config->ask->login,
+                                         .endpoint = endpoint,
+                                         .reference = reference,
+                                         .image = config->ask->image } };
+
+    remote.place = arena_format(config->arena, "%s/v2/%s%s", endpoint->origin, endpoint->prefix, reference->path);
+    bool fine = config->ask->only_digest ? fetch_digest(&remote, err) : fetch_image(&remote, err);
+    *out_has_given = remote.has_given;
+    if (fine)
+        *out = remote.image.done;
+    return fine;
+}
+
+bool registry_fetch(const struct fetch_config *config, const struct reference *reference, struct pull_done *out,
+                    struct err *err)
+{
+    struct endpoint endpoints[LIMIT_REGISTRY_MIRRORS + 1];
+    uint32_t count = endpoints_find(config->options, reference, endpoints);
+
+    for (uint32_t i = 0; i < count; i++) {
+        bool has_given = false;
+        if (fetch_from(config, reference, &endpoints[i], out, &has_given, err))
+            return true;
+        if (has_given || err->kind == ERR_CONFLICT || err->kind == ERR_FULL || i + 1 == count)
+            return false;
+        config->web->said(config->web->context, arena_format(config->arena, "The mirror %s is passed over: %s",
+                                                             endpoints[i].origin, err->message));
+    }
+    return false;
+}

@@ -1,0 +1,197 @@
+#include "registry/blobs.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "registry/digest.h"
+#include "test.h"
+
+static struct {
+    char dir[64];
+    struct blobs blobs;
+} rig;
+
+static int set_up(void **state)
+{
+    (void)state;
+    (void)snprintf(rig.dir, sizeof rig.dir, "/tmp/cloister-blobs.XXXXXX");
+    assert_non_null(mkdtemp(rig.dir));
+    rig.blobs = (struct blobs){ .dir_fd = open(rig.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) };
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    char text[100];
+
+    (void)state;
+    fd_close(&rig.blobs.dir_fd);
+    (void)snprintf(text, sizeof text, "rm -rf %s", rig.dir);
+    return system(text);
+}
+
+static struct blob blob_of(const char *content)
+{
+    char hex[DIGEST_HEX_BYTES];
+    struct blob blob;
+
+    sha256_hex(str_from(content), hex);
+    blob_init(&blob, STR("https://r/v2/a"), hex, strlen(content));
+    return blob;
+}
+
+static void keep(const char *content)
+{
+    auto_close int fd = -1;
+    struct blob blob = blob_of(content);
+    struct err err;
+
+    assert_true(blob_begin(&rig.blobs, &blob, &err));
+    assert_true(blob_write(&blob, str_from(content), &err));
+    assert_true(blob_finish(&rig.blobs, &blob, &fd, &err));
+    blob_done(&blob);
+}
+
+static bool is_here(const char *content)
+{
+    auto_close int fd = -1;
+    struct blob blob = blob_of(content);
+
+    return blob_find(&rig.blobs, &blob, &fd);
+}
+
+static void a_download_goes_on_where_it_ended(void **state)
+{
+    auto_close int fd = -1;
+    struct blob first = blob_of("hello world"), second = first, third = first;
+    struct err err;
+
+    (void)state;
+    assert_true(blob_begin(&rig.blobs, &first, &err));
+    assert_true(blob_write(&first, STR("hello "), &err));
+    assert_false(blob_begin(&rig.blobs, &second, &err)); /* somebody is at work on it */
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    blob_done(&first);
+    assert_true(blob_begin(&rig.blobs, &third, &err));
+    assert_int_equal(third.have, 6);
+    assert_true(blob_write(&third, STR("world"), &err));
+    assert_true(blob_finish(&rig.blobs, &third, &fd, &err));
+    assert_int_equal(write(fd, "x", 1), -1); /* for reading only */
+    blob_done(&third);
+    assert_true(is_here("hello world"));
+}
+
+static void a_wrong_digest_leaves_nothing(void **state)
+{
+    auto_close int fd = -1;
+    struct blob blob = blob_of("right"), again = blob;
+    struct err err;
+
+    (void)state;
+    assert_true(blob_begin(&rig.blobs, &blob, &err));
+    assert_true(blob_write(&blob, STR("wrong"), &err));
+    assert_false(blob_finish(&rig.blobs, &blob, &fd, &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    blob_done(&blob);
+    assert_false(is_here("right"));
+    assert_true(blob_begin(&rig.blobs, &again, &err));
+    assert_int_equal(again.have, 0);
+    blob_done(&again);
+}
+
+static void a_file_that_was_changed_is_not_used(void **state)
+{
+    struct blob blob = blob_of("content");
+
+    (void)state;
+    keep("content");
+    auto_close int fd = openat(rig.blobs.dir_fd, blob.name, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "C", 1, 0), 1);
+    assert_false(is_here("content"));
+    assert_int_equal(faccessat(rig.blobs.dir_fd, blob.name, F_OK, 0), -1); /* and is gone */
+}
+
+/* Those who may not read a repository must not get at its layers by their digests. */
+static void another_place_has_other_files(void **state)
+{
+    auto_close int fd = -1;
+    struct blob blob = blob_of("secret"), other;
+
+    (void)state;
+    keep("secret");
+    blob_init(&other, STR("https://r/v2/b"), blob.hex, blob.size);
+    assert_false(blob_find(&rig.blobs, &other, &fd));
+}
+
+static void make_older(const char *content, int64_t seconds)
+{
+    struct blob blob = blob_of(content);
+    struct timespec times[2] = { { .tv_sec = time(NULL) - seconds }, { .tv_sec = time(NULL) - seconds } };
+
+    assert_int_equal(utimensat(rig.blobs.dir_fd, blob.name, times, 0), 0);
+}
+
+static void what_is_old_goes_first(void **state)
+{
+    struct err err;
+
+    (void)state;
+    keep("one");
+    keep("two");
+    keep("three");
+    make_older("one", LIMIT_BLOB_AGE_S + 100);
+    make_older("two", 500);
+    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_false(is_here("one")); /* by its age */
+    assert_true(is_here("two"));
+    make_older("two", 500);
+    rig.blobs.bytes_most = 3 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 2 * 4096, &err));
+    assert_false(is_here("two")); /* for the room */
+    assert_true(is_here("three"));
+    assert_false(blobs_make_room(&rig.blobs, 4 * 4096, &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+    rig.blobs.bytes_most = UINT64_MAX / 2;
+    assert_false(blobs_make_room(&rig.blobs, UINT64_C(1) << 60, &err)); /* no disk is so large */
+    assert_int_equal(err.kind, ERR_FULL);
+}
+
+static void a_download_under_way_stays(void **state)
+{
+    struct blob blob = blob_of("unfinished");
+    struct timespec long_ago[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+    char name[BLOB_NAME_BYTES + 8];
+    struct err err;
+
+    (void)state;
+    assert_true(blob_begin(&rig.blobs, &blob, &err));
+    assert_true(blob_write(&blob, STR("unfin"), &err));
+    (void)snprintf(name, sizeof name, "%s.part", blob.name);
+    assert_int_equal(utimensat(rig.blobs.dir_fd, name, long_ago, 0), 0);
+    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), 0);
+    blob_done(&blob);
+    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), -1);
+}
+
+int main(void)
+{
+#define BLOB_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+    const struct CMUnitTest cases[] = {
+        BLOB_CASE(a_download_goes_on_where_it_ended),
+        BLOB_CASE(a_wrong_digest_leaves_nothing),
+        BLOB_CASE(a_file_that_was_changed_is_not_used),
+        BLOB_CASE(another_place_has_other_files),
+        BLOB_CASE(what_is_old_goes_first),
+        BLOB_CASE(a_download_under_way_stays),
+    };
+
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
