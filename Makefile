@@ -65,7 +65,7 @@ install: all ## put cloister below PREFIX (/usr/local); DESTDIR is for packagers
 uninstall: ## remove what install has put there; the data directory stays
 	@rm -f $(DESTDIR)$(PREFIX)/bin/cloister $(libexec)/cloister $(libexec)/cloister-guestd $(libexec)/cloister-mail
 	@[ ! -d $(libexec) ] || rmdir $(libexec)
-	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the users cloister, cloister-egress, cloister-signer, cloister-composer and cloister-webhooks are still there'
+	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the users cloister, cloister-egress, cloister-signer, cloister-composer, cloister-webhooks and cloister-puller are still there'
 
 check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about two minutes
 	$(call compile,build-asan)

@@ -24,7 +24,7 @@ test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl she
 browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl python3 python3-venv"
-service_users="cloister cloister-egress cloister-signer cloister-composer cloister-webhooks" # one for each role; front's is the first
+service_users="cloister cloister-egress cloister-signer cloister-composer cloister-webhooks cloister-puller" # one for each role; front's is the first
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -104,18 +104,18 @@ clang_runtime() {
     install_packages "libclang-rt-$version-dev"
 }
 
-# Unpacked below build/, not installed: Debian's package starts a web server on port 80.
-unpack_nginx() {
-    if command -v nginx >/dev/null 2>&1 || [ -x build/bench/nginx/usr/sbin/nginx ]; then
+# Unpacked below build/, not installed: Debian's packages of these start a server, on port 80 and on port 5000.
+unpack_server() { # PACKAGE PROGRAM DIRECTORY WITHOUT
+    if command -v "${2##*/}" >/dev/null 2>&1 || [ -x "$3/$1/$2" ]; then
         return 0
     fi
-    mkdir -p build/bench/nginx.deb
-    if (cd build/bench/nginx.deb && apt-get download -qq nginx 2>/dev/null); then
-        dpkg-deb --extract build/bench/nginx.deb/nginx_*.deb build/bench/nginx
+    mkdir -p "$3/$1.deb"
+    if (cd "$3/$1.deb" && apt-get download -qq "$1" 2>/dev/null); then
+        dpkg-deb --extract "$3/$1.deb/$1"_*.deb "$3/$1"
     else
-        say "nginx could not be fetched; the benchmark leaves it out"
+        say "$1 could not be fetched; $4"
     fi
-    rm -rf build/bench/nginx.deb
+    rm -rf "$3/$1.deb"
 }
 
 # Not Debian: list what is missing instead of installing it.
@@ -168,11 +168,12 @@ for group in "$@"; do
         # Debian 12 has no cbmc; scripts/cbmc.sh fetches one then.
         ! apt-cache show cbmc >/dev/null 2>&1 || install_packages cbmc || say "no cbmc here; scripts/cbmc.sh fetches one"
         clang_runtime
+        unpack_server docker-registry usr/bin/docker-registry build/test "the tests with a registry of its own are skipped"
         ;;
     "yes clients") install_packages $client_packages $(missing_node) ;;
     "yes bench")
         install_packages $bench_packages
-        unpack_nginx
+        unpack_server nginx usr/sbin/nginx build/bench "the benchmark leaves it out"
         as_root scripts/criu.sh >/dev/null || say "no CRIU here; the benchmark leaves it out"
         ;;
     "no build") check_by_hand ;;

@@ -151,32 +151,32 @@
 #define LIMIT_UPLOAD_CHUNK (256 * 1024) /* of one upload in memory, twice: one half is written, one is filled */
 
 /* Images from registries. A registry is a stranger: its documents, its layers and its patience with us are all bounded. */
-#define LIMIT_REFERENCE_BYTES 512                  /* of an image; names have at most 255, tags 128, digests 71 */
-#define LIMIT_REGISTRY_JSON_BYTES (4 << 20)        /* a manifest, index or configuration; registries have this limit */
-#define LIMIT_REGISTRY_JSON_VALUES 200000          /* in one of them: an index of a thousand images has 20,000 */
-#define LIMIT_REGISTRY_ERROR_BYTES (64 * 1024)     /* of an answer that is no success; a code is looked for in it */
-#define LIMIT_REGISTRY_TOKEN_BYTES (16 * 1024)     /* of a bearer token; ECR's password has 2,500 */
-#define LIMIT_REGISTRY_HEADER_BYTES (8 * 1024)     /* of one header; signed links of S3 have 2,000 */
-#define LIMIT_REGISTRY_REDIRECTS 5                 /* one after the other; registries need one */
-#define LIMIT_REGISTRY_TRIES 5                     /* of one request, if the registry is overloaded or away… */
-#define LIMIT_REGISTRY_RESUMES 100                 /* …and of one download that got further each time */
-#define LIMIT_REGISTRY_WAIT_MS 60000               /* before one of these; more than this is not waited, if asked for */
-#define LIMIT_REGISTRY_IDLE_MS 30000               /* without a byte */
-#define LIMIT_REGISTRY_ADDRESSES 16                /* of a name; more are suspicious */
-#define LIMIT_REGISTRY_MIRRORS 4                   /* that are tried for one image */
-#define LIMIT_LOGIN_BYTES (32 * 1024)              /* of one field of a login; a service account's JSON has 2,400 */
-#define LIMIT_IMAGE_ENVS 1024                      /* variables of an image… */
-#define LIMIT_IMAGE_ENV_BYTES (256 * 1024)         /* …all together: what execve(2) takes is more */
-#define LIMIT_PULLS 8                              /* at once: each build has one, and a look at a digest */
-#define LIMIT_PULL_MS (45 * 60 * 1000)             /* one image, of LIMIT_BUILD_MS */
-#define LIMIT_PULL_CPU_S 1200                      /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
+#define LIMIT_REFERENCE_BYTES 512              /* of an image; names have at most 255, tags 128, digests 71 */
+#define LIMIT_REGISTRY_JSON_BYTES (4 << 20)    /* a manifest, index or configuration; registries have this limit */
+#define LIMIT_REGISTRY_JSON_VALUES 200000      /* in one of them: an index of a thousand images has 20,000 */
+#define LIMIT_REGISTRY_ERROR_BYTES (64 * 1024) /* of an answer that is no success; a code is looked for in it */
+#define LIMIT_REGISTRY_TOKEN_BYTES (16 * 1024) /* of a bearer token; ECR's password has 2,500 */
+#define LIMIT_REGISTRY_HEADER_BYTES (8 * 1024) /* of one header; signed links of S3 have 2,000 */
+#define LIMIT_REGISTRY_REDIRECTS 5             /* one after the other; registries need one */
+#define LIMIT_REGISTRY_TRIES 5                 /* of one request, if the registry is overloaded or away… */
+#define LIMIT_REGISTRY_RESUMES 100             /* …and of one download that got further each time */
+#define LIMIT_REGISTRY_WAIT_MS 60000           /* before one of these; more than this is not waited, if asked for */
+#define LIMIT_REGISTRY_IDLE_MS 30000           /* without a byte */
+#define LIMIT_REGISTRY_ADDRESSES 16            /* of a name; more are suspicious */
+#define LIMIT_REGISTRY_MIRRORS 4               /* that are tried for one image */
+#define LIMIT_LOGIN_BYTES (32 * 1024)          /* of one field of a login; a service account's JSON has 2,400 */
+#define LIMIT_IMAGE_ENVS 1024                  /* variables of an image… */
+#define LIMIT_IMAGE_ENV_BYTES (256 * 1024)     /* …all together: what execve(2) takes is more */
+#define LIMIT_PULLS 8                          /* at once: each build has one, and a look at a digest */
+#define LIMIT_PULL_MS (45 * 60 * 1000)         /* one image, of LIMIT_BUILD_MS */
+#define LIMIT_PULL_CPU_S 1200                  /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
 #define LIMIT_PULL_MEMORY_BYTES (UINT64_C(1) << 30) /* of a child; most is address space of libraries */
-#define LIMIT_PULL_MESSAGE_BYTES (1 << 20)         /* between front and a child: the largest has the variables */
-#define LIMIT_BLOBS_BYTES (UINT64_C(40) << 30)     /* downloads that are kept, all together; the oldest go first… */
-#define LIMIT_BLOBS 20000                          /* …and files; layers of 150 images… */
-#define LIMIT_BLOB_AGE_S (3 * 24 * 3600)           /* …and unused ones: what was unpacked is not needed again… */
-#define LIMIT_PART_AGE_S (24 * 3600)               /* …and downloads that nobody goes on with */
-#define LIMIT_ARCHIVE_ENTRIES 100000               /* files in an archive of `docker save`; three for each layer */
+#define LIMIT_PULL_MESSAGE_BYTES (1 << 20)          /* between front and a child: the largest has the variables */
+#define LIMIT_BLOBS_BYTES (UINT64_C(40) << 30)      /* downloads that are kept, all together; the oldest go first… */
+#define LIMIT_BLOBS 20000                           /* …and files; layers of 150 images… */
+#define LIMIT_BLOB_AGE_S (3 * 24 * 3600)            /* …and unused ones: what was unpacked is not needed again… */
+#define LIMIT_PART_AGE_S (24 * 3600)                /* …and downloads that nobody goes on with */
+#define LIMIT_ARCHIVE_ENTRIES 100000                /* files in an archive of `docker save`; three for each layer */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,8 +404,11 @@ static bool send_once(struct call *call, uint32_t *out_status, bool *out_again, 
         return true;
     }
     *out_again = code == CURLE_COULDNT_CONNECT;
-    return err_set(err, code == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_UNAVAILABLE,
-                   "the %s's server gave no answer: %s", call->out->config.subject, curl_easy_strerror(code));
+    (void)err_set(err, code == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_UNAVAILABLE,
+                  "the %s's server gave no answer: %s", call->out->config.subject, curl_easy_strerror(code));
+    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+        err->sys = EKEYREJECTED;
+    return false;
 }
 
 static bool look(struct call *call, struct str url, struct err *err)

@@ -64,7 +64,10 @@ struct call_request {
 /* May it be called? Looks up the name. ERR_INVALID, ERR_DENIED, ERR_UNAVAILABLE. */
 bool call_out_check(struct call_out *out, struct str url, uint64_t until_ms, struct arena *arena, struct err *err)
     must_use;
-/* The same, and then sends it. ERR_TIMEOUT and ERR_UNAVAILABLE: there was no answer, or only a part. */
+/*
+ * The same, and then sends it. ERR_TIMEOUT and ERR_UNAVAILABLE: there was no answer, or only a part; err->sys is EKEYREJECTED
+ * if the server's certificate was the reason.
+ */
 bool call_out_send(struct call_out *out, const struct call_request *request, struct arena *arena, uint32_t *out_status,
                    struct err *err) must_use;
 

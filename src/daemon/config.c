@@ -44,6 +44,7 @@ static const struct option options[] = {
     { "signer-user", TEXT(signer_user), "cloister-signer", "unprivileged user that holds the private keys of TLS" },
     { "composer-user", TEXT(composer_user), "cloister-composer", "unprivileged user that makes and reads mail" },
     { "webhooks-user", TEXT(webhooks_user), "cloister-webhooks", "unprivileged user that calls webhooks" },
+    { "puller-user", TEXT(puller_user), "cloister-puller", "unprivileged user that gets images from registries" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "criu", TEXT(criu), "/var/cache/cloister/criu",
       "where scripts/criu.sh has put CRIU, which writes the memory of paused sandboxes to disk; or off" },
@@ -97,6 +98,17 @@ static const struct option options[] = {
       "new accounts from one address; 0: none" },
     { "webhook-allow", LIST(webhook_allow), "",
       "private addresses that webhooks may call all the same, also by http: CIDR,CIDR…; may be repeated" },
+    { "registry-mirror", LIST(registry_mirror), "",
+      "ask this mirror first for the images of a registry: HOST=URL, as in docker.io=https://mirror.example.com; may "
+      "be "
+      "repeated" },
+    { "registry-insecure", LIST(registry_insecure), "",
+      "registries that are asked by http, also at private addresses: HOST[:PORT],…; may be repeated" },
+    { "registry-allow", LIST(registry_allow), "",
+      "registries that may have private addresses, by https: HOST[:PORT],…; may be repeated" },
+    { "image", LIST(image), "",
+      "where an image is: NAME=SOURCE with docker://HOST/NAME[:TAG], oci:DIR[:TAG], docker-archive:FILE[:NAME] or "
+      "template:NAME; NAME may end with *, as in *=docker://registry.example.com/; may be repeated" },
 };
 
 /* The configuration while it is read. The entries of one source add up. */

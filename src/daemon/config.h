@@ -20,7 +20,7 @@
 enum {
     CONFIG_TEXT_BYTES = 512,
     CONFIG_LIST_BYTES = LIMIT_INSIDE_BYTES, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
-    CONFIG_LISTS = 4,                       /* that a later source replaces */
+    CONFIG_LISTS = 8,                       /* that a later source replaces */
 };
 
 /* A list of the file that the command line replaced. */
@@ -39,6 +39,7 @@ struct config {
     char signer_user[CONFIG_TEXT_BYTES];                          /* that signer runs as; another one than both */
     char composer_user[CONFIG_TEXT_BYTES]; /* that composer runs as; another one than all of them */
     char webhooks_user[CONFIG_TEXT_BYTES]; /* that webhooks runs as; another one again */
+    char puller_user[CONFIG_TEXT_BYTES];   /* that puller runs as; the same */
     char guestd[CONFIG_TEXT_BYTES];        /* the static binary; empty: beside this one */
     char criu[CONFIG_TEXT_BYTES];          /* directory; off: none */
     char log[CONFIG_TEXT_BYTES];           /* debug, info, warn, error */
@@ -66,6 +67,10 @@ struct config {
     uint64_t mail_inboxes;                              /* of each principal */
     char webhook_allow[CONFIG_LIST_BYTES];              /* CIDR,CIDR… */
     uint64_t mail_signups_per_hour;                     /* from one place */
+    char registry_mirror[CONFIG_LIST_BYTES];            /* HOST=URL,… */
+    char registry_insecure[CONFIG_LIST_BYTES];          /* HOST[:PORT],… */
+    char registry_allow[CONFIG_LIST_BYTES];             /* HOST[:PORT],… */
+    char image[CONFIG_LIST_BYTES];                      /* NAME=SOURCE,… */
 
     char file[CONFIG_TEXT_BYTES]; /* the configuration file */
     struct config_replaced replaced[CONFIG_LISTS];

@@ -71,16 +71,27 @@ int data_dir_open(const char *path, struct err *err)
     return take_fd(&fd);
 }
 
-int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err)
+/* A directory that belongs to a role. */
+static int open_for(int data_fd, const char *name, uid_t uid, gid_t gid, struct err *err)
 {
-    if (!make_dir(data_fd, "store", 0700, err))
+    if (!make_dir(data_fd, name, 0700, err))
         return -1;
-    auto_close int fd = openat(data_fd, "store", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    auto_close int fd = openat(data_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || fchown(fd, uid, gid) < 0) {
-        (void)err_sys(err, "open store");
+        (void)err_sys(err, "open %s", name);
         return -1;
     }
     return take_fd(&fd);
+}
+
+int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err)
+{
+    return open_for(data_fd, "store", uid, gid, err);
+}
+
+int data_dir_blobs(int data_fd, uid_t uid, gid_t gid, struct err *err)
+{
+    return open_for(data_fd, "blobs", uid, gid, err);
 }
 
 static const char hex_digits[] = "0123456789abcdef";

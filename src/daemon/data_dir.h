@@ -2,6 +2,7 @@
  * data_dir.h - the directory for everything that must survive a restart.
  *
  *   store/        front's database; only front's user
+ *   blobs/        images that were downloaded; only puller's user. It may be removed while no server runs
  *   layers/ templates/ sandboxes/ trash/ tmp/      only root: guests' files keep their ids on disk, so a set-user-id
  *                 root program of a guest would give real root to any user who can reach it
  *   mail/         a directory for each inbox, only for the inbox's own user (inboxes.h)
@@ -28,6 +29,8 @@
 int data_dir_open(const char *path, struct err *err) must_use;
 /* store/ for that user; returns its directory descriptor. */
 int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
+/* blobs/ likewise. */
+int data_dir_blobs(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
 /* Reads the secret; on first use makes it from random bytes and writes it durably. */
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;

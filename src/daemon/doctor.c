@@ -425,6 +425,7 @@ int doctor_main(int argc, char **argv)
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);
     look_at_user(&all, "user of signer", config.signer_user);
+    look_at_user(&all, "user of puller", config.puller_user);
     if (strcmp(config.mail, "off") != 0) {
         look_at_user(&all, "user of composer", config.composer_user);
         look_at_user(&all, "user of webhooks", config.webhooks_user);

@@ -69,7 +69,7 @@ static no_return void child_main(const struct forker *forker, int connection)
     (void)alarm(config->seconds);
     /* Not even the log: libraries print parts of a message there. */
     if (dup2(STDIN_FILENO, STDERR_FILENO) < 0 || dup2(connection, ROLE_CHANNEL_FD) < 0 ||
-        close_range(ROLE_FIRST_FD, ~0u, 0) < 0)
+        close_range(ROLE_FIRST_FD + config->keep_fds, ~0u, 0) < 0)
         _exit(2);
     if (!confine_limit(&config->limits, &err) || !confine_load_filter(&forker->filter, &err))
         _exit(3);

@@ -20,6 +20,7 @@ struct forker_config {
     enum message_type message;        /* by which front asks for a child */
     uint32_t children_most;           /* at once, with those that have answered and not ended yet */
     unsigned seconds;                 /* then a child is killed */
+    uint32_t keep_fds;                /* of the role's own, the first ones of its row: a child has them too */
     unsigned yield_ms;                /* of a processor, then a child gives way to others; 0: never */
     struct confine_limits limits;     /* of a child */
     const struct confine_rule *calls; /* of a child; the parent's are in its row, and must have these too */

@@ -43,6 +43,7 @@
 #include "proxy/proxy.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
+#include "template/pull.h"
 #include "template/template.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
@@ -77,6 +78,7 @@ struct front {
     struct front_egress *egress;       /* its channel is peers[ROLE_EGRESS] */
     struct front_tls *tls;
     struct front_mail *mail; /* NULL: mail is off */
+    struct puller *puller;   /* its channel is peers[ROLE_PULLER] */
     struct driver *driver;
     struct store *store;
     struct sandboxes *sandboxes;
@@ -444,6 +446,27 @@ static bool open_mail(struct front *front, struct err *err)
     return front->mail || err_wrap(err, "mail");
 }
 
+/* On a worker. */
+static bool open_pull(void *context, int *out_fd, struct err *err)
+{
+    struct front *front = context;
+    auto_answer struct channel_answer answer = { 0 };
+
+    if (!channel_call(front->peers[ROLE_PULLER], MESSAGE_PULL, STR(""), &answer, err))
+        return false;
+    if (answer.len || answer.fds.count != 1)
+        return err_set(err, ERR_INTERNAL, "a reply to pull without a connection");
+    *out_fd = take_fd(&answer.fds.at[0]);
+    return true;
+}
+
+static void open_puller(struct front *front)
+{
+    front->peers[ROLE_PULLER] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
+    front->puller = puller_new(&(struct puller_config){
+        .open = open_pull, .context = front, .options = puller_settings_options(&front->settings.puller) });
+}
+
 static bool front_open(struct front *front, struct err *err)
 {
     static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
@@ -482,6 +505,7 @@ static bool front_open(struct front *front, struct err *err)
     });
     front_egress_report_to(front->egress, front->sandboxes);
     front_egress_guests_to(front->egress, on_guest, front);
+    open_puller(front);
     if (!open_mail(front, err))
         return false;
     front->actions = (struct actions){
@@ -535,8 +559,11 @@ static void front_close(struct front *front)
         proxy_free(front->proxy);
     if (front->sandboxes)
         sandboxes_free(front->sandboxes);
+    puller_free(front->puller);
     driver_free(front->driver);
     front_egress_free(front->egress);
+    if (front->peers[ROLE_PULLER])
+        channel_free(front->peers[ROLE_PULLER]);
     if (front->peers[ROLE_COMPOSER])
         channel_free(front->peers[ROLE_COMPOSER]);
     if (front->peers[ROLE_WEBHOOKS])

@@ -50,12 +50,12 @@ struct keeper {
     struct egress_settings egress;
     struct role_account accounts[ROLE_COUNT];
     struct loop *loop;
-    int data_fd, store_fd, listen_fd, mail_program_fd;
+    int data_fd, store_fd, blobs_fd, listen_fd, mail_program_fd;
     struct driver *driver;
     struct serve *serve;
     struct catalog *catalog;
-    struct inboxes *inboxes;                      /* NULL: --mail off */
-    struct resolvers *resolvers, *hook_resolvers; /* for egress, for webhooks */
+    struct inboxes *inboxes;                                       /* NULL: --mail off */
+    struct resolvers *resolvers, *hook_resolvers, *pull_resolvers; /* for egress, for webhooks, for puller */
     struct supervisor *supervisor;
     struct certificates *certificates;
     struct channel *channels[ROLE_COUNT]; /* of the roles that run */
@@ -241,6 +241,11 @@ static int grant(void *context, enum role_grant grant, struct err *err)
     case GRANT_STORE:
         fd = fcntl(keeper->store_fd, F_DUPFD_CLOEXEC, 3);
         break;
+    case GRANT_BLOBS:
+        fd = fcntl(keeper->blobs_fd, F_DUPFD_CLOEXEC, 3);
+        break;
+    case GRANT_PULLER:
+        return puller_settings_write(&keeper->settings.puller, err);
     case GRANT_EGRESS:
         return egress_settings_write(&keeper->egress, err);
     case GRANT_ROOTS:
@@ -270,6 +275,8 @@ static void on_started(void *context, uint32_t role, struct channel *channel)
     }
     if (role == ROLE_WEBHOOKS)
         resolvers_tell(keeper->hook_resolvers, channel);
+    if (role == ROLE_PULLER)
+        resolvers_tell(keeper->pull_resolvers, channel);
     if (role == ROLE_SIGNER)
         certificates_send_keys(keeper->certificates, channel);
 }
@@ -295,6 +302,8 @@ static void on_ended(void *context, uint32_t role, struct channel *channel)
         resolvers_tell(keeper->resolvers, NULL);
     if (role == ROLE_WEBHOOKS)
         resolvers_tell(keeper->hook_resolvers, NULL);
+    if (role == ROLE_PULLER)
+        resolvers_tell(keeper->pull_resolvers, NULL);
 }
 
 static void on_stopped(void *context)
@@ -353,7 +362,8 @@ static int mail_program_open(struct err *err)
         return -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        (void)err_set(err, ERR_NOT_FOUND, "no cloister-mail at %.100s: run make, or serve with --mail off", path);
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "no cloister-mail at %.100s, which mail and images from registries need: run make", path);
     return fd;
 }
 
@@ -482,7 +492,8 @@ static bool make_settings(struct keeper *keeper, struct err *err)
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
         !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
-        !egress_settings_make(config, &keeper->egress, err))
+        !egress_settings_make(config, &keeper->egress, err) ||
+        !puller_settings_make(config, &keeper->settings.puller, err))
         return false;
     keeper->settings.egress_allow_count = keeper->egress.allow_count;
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
@@ -521,6 +532,10 @@ static bool open_descriptors(struct keeper *keeper, struct err *err)
     keeper->store_fd =
         data_dir_store(keeper->data_fd, keeper->accounts[ROLE_FRONT].uid, keeper->accounts[ROLE_FRONT].gid, err);
     if (keeper->store_fd < 0)
+        return false;
+    keeper->blobs_fd =
+        data_dir_blobs(keeper->data_fd, keeper->accounts[ROLE_PULLER].uid, keeper->accounts[ROLE_PULLER].gid, err);
+    if (keeper->blobs_fd < 0)
         return false;
     keeper->listen_fd = listen_patiently(config->listen, err);
     return keeper->listen_fd >= 0;
@@ -588,6 +603,7 @@ static bool open_services(struct keeper *keeper, struct err *err)
                                                             .context = keeper });
     keeper->resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
     keeper->hook_resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
+    keeper->pull_resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
     if (!choose_limits(&keeper->config, keeper->data_fd, &limits, err))
         return false;
     keeper->serve = serve_new(keeper->loop, keeper->driver, &limits);
@@ -598,9 +614,6 @@ static bool open_mail(struct keeper *keeper, struct err *err)
 {
     if (!keeper->settings.mail.is_on)
         return true;
-    keeper->mail_program_fd = mail_program_open(err);
-    if (keeper->mail_program_fd < 0)
-        return false;
     keeper->inboxes = inboxes_new(&(struct inboxes_config){ .loop = keeper->loop,
                                                             .data_fd = keeper->data_fd,
                                                             .log_level = keeper->config.log,
@@ -638,6 +651,9 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         !open_secrets(keeper, err) || !open_certificates(keeper, err) || !open_services(keeper, err) ||
         !open_mail(keeper, err))
         return false;
+    keeper->mail_program_fd = mail_program_open(err);
+    if (keeper->mail_program_fd < 0)
+        return false;
     make_supervisor(keeper);
     return true;
 }
@@ -650,12 +666,14 @@ static void keeper_close(struct keeper *keeper)
     catalog_free(keeper->catalog);
     resolvers_free(keeper->resolvers);
     resolvers_free(keeper->hook_resolvers);
+    resolvers_free(keeper->pull_resolvers);
     certificates_free(keeper->certificates);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
     fd_close(&keeper->mail_program_fd);
     fd_close(&keeper->listen_fd);
     fd_close(&keeper->store_fd);
+    fd_close(&keeper->blobs_fd);
     fd_close(&keeper->data_fd);
     settings_wipe(&keeper->settings);
 }
@@ -666,7 +684,7 @@ int keeper_main(int argc, char **argv)
     struct err err;
     int code = 0;
 
-    keeper->data_fd = keeper->store_fd = keeper->listen_fd = keeper->mail_program_fd = -1;
+    keeper->data_fd = keeper->store_fd = keeper->blobs_fd = keeper->listen_fd = keeper->mail_program_fd = -1;
     if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
         note_address(keeper);
         supervisor_start(keeper->supervisor);

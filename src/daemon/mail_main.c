@@ -1,6 +1,6 @@
 /*
- * The program cloister-mail: the roles that need large libraries, to read and make mail and to call webhooks. Keeper starts it as `cloister-mail
- * role NAME LEVEL`, like the roles of cloister; their rows in roles.c say who they run as and who their peers are.
+ * The program cloister-mail: the roles that need large libraries, to read and make mail, to call webhooks and to
+ * get images from registries. Keeper starts it as `cloister-mail role NAME LEVEL`, like the roles of cloister; their rows in roles.c say who they run as and who their peers are.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +17,13 @@ static const struct role_row rows[] = {
       .prepare = webhooks_prepare,
       .grants = { GRANT_EGRESS, GRANT_ROOTS },
       .calls = webhooks_calls },
+    { .name = "puller",
+      .main = puller_main,
+      .prepare = puller_prepare,
+      .grants = { GRANT_BLOBS, GRANT_PULLER, GRANT_EGRESS, GRANT_ROOTS },
+      .directory = GRANT_BLOBS,
+      .readable = puller_readable,
+      .calls = puller_calls },
     { .name = "composer", .main = composer_main, .prepare = composer_prepare, .calls = composer_calls },
 };
 

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
@@ -13,6 +14,17 @@ int role_fd(const struct role_row *row, enum role_grant grant)
     return -1;
 }
 
+static bool shut_files(const struct role_row *row, bool *out_done, struct err *err)
+{
+    int fds[ROLE_FDS_MAX];
+    uint32_t count = row->readable ? row->readable(row, fds) : 0;
+    bool fine = confine_files_and_read(role_fd(row, row->directory), fds, count, out_done, err);
+
+    for (uint32_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+    return fine;
+}
+
 /* In this order: later steps take away what earlier ones need. */
 static bool drop_privileges(const struct role_row *row, struct err *err)
 {
@@ -20,8 +32,7 @@ static bool drop_privileges(const struct role_row *row, struct err *err)
     bool landlocked;
 
     if (!confine_raise_files(&files, err) || !confine_drop_all_capabilities(err) || !confine_no_new_privileges(err) ||
-        !confine_hide_memory(err) || !confine_files(role_fd(row, row->directory), &landlocked, err) ||
-        !confine_load_seccomp(row->calls, err))
+        !confine_hide_memory(err) || !shut_files(row, &landlocked, err) || !confine_load_seccomp(row->calls, err))
         return false;
     if (!landlocked)
         log_warn("this kernel has no Landlock: %s could open every file that all users may open", row->name);

@@ -61,6 +61,16 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 2000,
     },
+    [ROLE_PULLER] = {
+        .name = "puller",
+        .user = offsetof(struct config, puller_user),
+        .grants = { GRANT_BLOBS, GRANT_PULLER, GRANT_EGRESS, GRANT_ROOTS },
+        .directory = GRANT_BLOBS,
+        .peers = BIT(ROLE_FRONT),
+        .restart_first_ms = 100,
+        .restart_max_ms = 5000,
+        .stop_ms = 2000,
+    },
     [ROLE_INBOX] = {
         .name = "inbox",
         .main = inbox_main,

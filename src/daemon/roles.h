@@ -17,6 +17,7 @@
 #include "base/attr.h"
 #include "privsep/confine.h"
 #include "privsep/message.h"
+#include "privsep/role.h"
 
 enum role_id {
     ROLE_FRONT,
@@ -24,6 +25,7 @@ enum role_id {
     ROLE_SIGNER,
     ROLE_COMPOSER,
     ROLE_WEBHOOKS,
+    ROLE_PULLER,
     ROLE_INBOX,
     ROLE_COUNT,
 };
@@ -37,17 +39,21 @@ enum role_grant {
     GRANT_EGRESS,   /* settings.h: the operator's network options, for egress and webhooks */
     GRANT_ROOTS,    /* the file of certificates that the host trusts; empty where there is none */
     GRANT_INBOX,    /* the directory of one inbox; see inboxes.h */
+    GRANT_BLOBS,    /* the directory of downloads */
+    GRANT_PULLER,   /* settings.h: what the operator says about registries */
     GRANT_COUNT,
 };
 
 /* Rows of cloister-mail have no functions and no calls in roles.c: these are in mail_main.c. */
 struct role_row {
     const char *name;
-    int (*main)(const struct role_row *self);  /* returns the exit code; has no privileges any more */
-    void (*prepare)(void);                     /* before files and system calls are restricted; may be NULL */
-    size_t user;                               /* offsetof(struct config, …): the option that names its system user */
-    enum role_grant grants[GRANT_COUNT];       /* ended by GRANT_NONE; see role_fd() */
-    enum role_grant directory;                 /* where it may open files; GRANT_NONE: nowhere */
+    int (*main)(const struct role_row *self); /* returns the exit code; has no privileges any more */
+    void (*prepare)(void);                    /* before files and system calls are restricted; may be NULL */
+    size_t user;                              /* offsetof(struct config, …): the option that names its system user */
+    enum role_grant grants[GRANT_COUNT];      /* ended by GRANT_NONE; see role_fd() */
+    enum role_grant directory;                /* where it may open files; GRANT_NONE: nowhere */
+    /* Files and directories that it may read besides, opened by it; at most ROLE_FDS_MAX. NULL: none */
+    uint32_t (*readable)(const struct role_row *self, int fds[ROLE_FDS_MAX]);
     const struct confine_rule *calls;          /* the system calls that it may make */
     bool on_demand;                            /* the supervisor does not start it: inboxes.h does */
     bool is_of_mail;                           /* does not run with --mail off */
@@ -82,6 +88,10 @@ extern const struct confine_rule composer_calls[];
 int webhooks_main(const struct role_row *self);
 void webhooks_prepare(void);
 extern const struct confine_rule webhooks_calls[];
+int puller_main(const struct role_row *self);
+void puller_prepare(void);
+uint32_t puller_readable(const struct role_row *self, int fds[ROLE_FDS_MAX]);
+extern const struct confine_rule puller_calls[];
 int inbox_main(const struct role_row *self);
 extern const struct confine_rule inbox_calls[];
 

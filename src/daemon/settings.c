@@ -14,7 +14,7 @@
 #include "daemon/authority.h"
 
 enum {
-    SETTINGS_BYTES = 32 * 1024, /* the lists of egress's are at most 8 KiB of text each: CONFIG_LIST_BYTES */
+    SETTINGS_BYTES = 80 * 1024, /* lists are at most 8 KiB of text each: CONFIG_LIST_BYTES */
 };
 
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err)
@@ -202,6 +202,62 @@ static void mail_unpack(struct unpack *in, struct mail_settings *out)
     secret_unpack(in, &out->token);
 }
 
+/* ---- registries ---- */
+
+struct registry_options puller_settings_options(const struct puller_settings *settings)
+{
+    return (struct registry_options){ .mirrors = str_from(settings->mirrors),
+                                      .insecure = str_from(settings->insecure),
+                                      .allow = str_from(settings->allow),
+                                      .images = str_from(settings->images) };
+}
+
+bool puller_settings_make(const struct config *config, struct puller_settings *out, struct err *err)
+{
+    memcpy(out->mirrors, config->registry_mirror, sizeof out->mirrors);
+    memcpy(out->insecure, config->registry_insecure, sizeof out->insecure);
+    memcpy(out->allow, config->registry_allow, sizeof out->allow);
+    memcpy(out->images, config->image, sizeof out->images);
+    const struct registry_options options = puller_settings_options(out);
+    return registry_options_check(&options, err);
+}
+
+static void puller_pack(struct buf *out, const struct puller_settings *settings)
+{
+    pack_str(out, str_from(settings->mirrors));
+    pack_str(out, str_from(settings->insecure));
+    pack_str(out, str_from(settings->allow));
+    pack_str(out, str_from(settings->images));
+}
+
+static void puller_unpack(struct unpack *in, struct puller_settings *out)
+{
+    unpack_text(in, out->mirrors, sizeof out->mirrors);
+    unpack_text(in, out->insecure, sizeof out->insecure);
+    unpack_text(in, out->allow, sizeof out->allow);
+    unpack_text(in, out->images, sizeof out->images);
+}
+
+int puller_settings_write(const struct puller_settings *settings, struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
+
+    puller_pack(&out, settings);
+    return seal(&out, err);
+}
+
+bool puller_settings_read(int fd, struct puller_settings *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_all(fd, SETTINGS_BYTES, &text, &len, err))
+        return err_wrap(err, "settings");
+    struct unpack in = unpack_from(str_of(text, len));
+    puller_unpack(&in, out);
+    return unpack_done(&in, err) || err_wrap(err, "settings");
+}
+
 /* ---- front ---- */
 
 void settings_wipe(struct settings *settings)
@@ -238,6 +294,7 @@ int settings_write(const struct settings *settings, struct err *err)
     ranges_pack(&out, settings->egress_allow, settings->egress_allow_count);
     ranges_pack(&out, settings->egress_deny, settings->egress_deny_count);
     mail_pack(&out, &settings->mail);
+    puller_pack(&out, &settings->puller);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
@@ -277,6 +334,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.egress_allow_count = ranges_unpack(&in, got.egress_allow);
     got.egress_deny_count = ranges_unpack(&in, got.egress_deny);
     mail_unpack(&in, &got.mail);
+    puller_unpack(&in, &got.puller);
     secret_unpack(&in, &got.api_key);
     secret_unpack(&in, &got.admin_hash);
     bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));

@@ -18,6 +18,7 @@
 #include "egress/egress.h"
 #include "mail/seal.h"
 #include "policy/net_policy.h"
+#include "registry/registry.h"
 
 /* What front needs for mail. */
 struct mail_settings {
@@ -30,6 +31,17 @@ struct mail_settings {
     struct seal_key operator_public; /* of the admin token; front never has the token itself */
     struct secret inbox_key, token;  /* of the first inbox and the first account; `cloister env` prints them */
 };
+
+/* What front and puller need to know of registries: the options as they are written. */
+struct puller_settings {
+    char mirrors[CONFIG_LIST_BYTES], insecure[CONFIG_LIST_BYTES], allow[CONFIG_LIST_BYTES], images[CONFIG_LIST_BYTES];
+};
+/* Borrows. */
+struct registry_options puller_settings_options(const struct puller_settings *settings);
+/* ERR_INVALID names the option and the entry. */
+bool puller_settings_make(const struct config *config, struct puller_settings *out, struct err *err) must_use;
+int puller_settings_write(const struct puller_settings *settings, struct err *err) must_use;
+bool puller_settings_read(int fd, struct puller_settings *out, struct err *err) must_use;
 
 struct settings {
     char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
@@ -50,6 +62,7 @@ struct settings {
     struct net_range egress_deny[LIMIT_EGRESS_RANGES]; /* --egress-deny; the same */
     struct secret api_key;                             /* the first key; `cloister env` prints it */
     struct mail_settings mail;
+    struct puller_settings puller;
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
 

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -178,7 +179,25 @@ static uint64_t file_rights(int version)
     return rights;
 }
 
+/* A rule for a file must not have rights on directories. */
+static bool allow_reading(int rules, int fd)
+{
+    struct stat st;
+    struct landlock_path_beneath_attr rule = { .allowed_access = LANDLOCK_ACCESS_FS_READ_FILE, .parent_fd = fd };
+
+    if (fstat(fd, &st) < 0)
+        return false;
+    if (S_ISDIR(st.st_mode))
+        rule.allowed_access |= LANDLOCK_ACCESS_FS_READ_DIR;
+    return syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
+}
+
 bool confine_files(int dir_fd, bool *out_done, struct err *err)
+{
+    return confine_files_and_read(dir_fd, NULL, 0, out_done, err);
+}
+
+bool confine_files_and_read(int dir_fd, const int *read_fds, uint32_t read_count, bool *out_done, struct err *err)
 {
     int version = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
 
@@ -194,6 +213,9 @@ bool confine_files(int dir_fd, bool *out_done, struct err *err)
                                                 LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SOCK),
         .parent_fd = dir_fd,
     };
+    for (uint32_t i = 0; rules >= 0 && i < read_count; i++)
+        if (!allow_reading(rules, read_fds[i]))
+            return err_sys(err, "allow to read a file by Landlock");
     if (rules < 0 ||
         (dir_fd >= 0 && syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0) ||
         syscall(SYS_landlock_restrict_self, rules, 0) < 0)

@@ -51,6 +51,9 @@ bool confine_load_filter(const struct confine_filter *filter, struct err *err) m
  * decides what that means.
  */
 bool confine_files(int dir_fd, bool *out_done, struct err *err) must_use;
+/* The same, and these files, and what is below these directories, can be read. */
+bool confine_files_and_read(int dir_fd, const int *read_fds, uint32_t read_count, bool *out_done, struct err *err)
+    must_use;
 
 /* For processes that work on foreign bytes. All are hard limits; 0 leaves one as it is. */
 struct confine_limits {

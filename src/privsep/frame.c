@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "io/pass.h"
 
-enum { HEAD_BYTES = 4 };
+enum { HEAD_BYTES = 4, LOOK_AGAIN_MS = 10 };
 
 /* Waits until the socket is ready or the deadline (0: none) has passed. */
 static bool wait_for(int fd, short events, uint64_t deadline_ms, struct err *err)
@@ -60,6 +60,10 @@ static bool write_bytes(int fd, struct str bytes, uint64_t deadline_ms, struct e
 static bool write_passing(int fd, struct str bytes, int passed_fd, uint64_t deadline_ms, struct err *err)
 {
     while (!pass_fds(fd, str_of(bytes.at, 1), &passed_fd, 1, err)) {
+        if (err->sys == ETOOMANYREFS && (!deadline_ms || clock_mono_ms() < deadline_ms)) {
+            (void)poll(NULL, 0, LOOK_AGAIN_MS); /* as many as we may have open are on their way */
+            continue;
+        }
         if (err->sys != EAGAIN) {
             err->kind = ERR_UNAVAILABLE;
             return false;

@@ -24,7 +24,12 @@
 #include "base/encode.h"
 #include "registry/aws.h"
 
-enum { WAIT_FIRST_MS = 500, HTTP_OK = 200, HTTP_PARTIAL = 206 };
+enum {
+    WAIT_FIRST_MS = 500,
+    HTTP_OK = 200,
+    HTTP_PARTIAL = 206,
+    LEAST_NAME = 12, /* of an image, in an error; less tells nobody anything */
+};
 
 /* ---- errors ---- */
 
@@ -64,8 +69,13 @@ static bool failed(const struct client *client, struct err *err)
     if (why.kind == ERR_CONFLICT || strstr(why.message, "image '") || strstr(why.message, "repository '") ||
         strstr(why.message, "access denied"))
         return false;
-    (void)err_set(err, why.kind, "failed to pull image '%.*s': %s", (int)MIN(client->image.len, (size_t)50),
-                  client->image.at, why.message);
+    /* The reason must fit. */
+    const size_t frame = sizeof "failed to pull image '': ", len = strlen(why.message);
+    const size_t room = frame + len < sizeof err->message ? sizeof err->message - frame - len : 0;
+    if (room < LEAST_NAME)
+        return false;
+    (void)err_set(err, why.kind, "failed to pull image '%.*s': %s", (int)MIN(client->image.len, room), client->image.at,
+                  why.message);
     err->sys = why.sys;
     return false;
 }

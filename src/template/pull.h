@@ -15,17 +15,35 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "registry/registry.h"
 #include "template/template.h"
+
+struct puller;
+struct puller_config {
+    /* A connection to a new child of the role. From any worker. */
+    bool (*open)(void *context, int *out_fd, struct err *err);
+    void *context;
+    struct registry_options options; /* its texts must outlive the puller */
+};
+struct puller *puller_new(const struct puller_config *config) must_use;
+void puller_free(struct puller *puller); /* NULL is fine */
+
+/*
+ * Does the image map (--image) say that this reference is a template? Its name, in the arena; empty: no. E2B's own base image
+ * ("e2bdev/base") is the template base unless the map says otherwise. ERR_INVALID: not a reference. Does not wait.
+ */
+bool puller_template(struct puller *puller, struct str image, struct arena *arena, struct str *out_name,
+                     struct err *err) must_use;
 
 struct pull_want {
     struct str image; /* a reference as the client wrote it */
     const struct registry_login *login;
     const char *architecture; /* "amd64" */
-    /* The layers that are here already, by chain id, need no download. */
+    /* The layers that are here already, by chain id, need no download. NULL: none are. */
     bool (*has_chain)(void *context, const char chain_hex[65]);
-    /* A line for the build's log. */
+    /* A line for the build's log. NULL: nobody reads it. */
     void (*said)(void *context, struct str line);
-    bool (*cancelled)(void *context);
+    bool (*cancelled)(void *context); /* asked several times a second; NULL: never */
     void *context;
 };
 struct pulled_layer {
@@ -35,13 +53,17 @@ struct pulled_layer {
     uint64_t size;
 };
 struct pulled {
-    char digest_hex[65]; /* of the manifest for this architecture */
+    char reference_hex[65]; /* what puller_digest() says of this reference */
+    char digest_hex[65];    /* of the manifest for this architecture */
     uint32_t env_count;
     const struct str *envs;      /* "NAME=value" of the image's configuration */
     uint32_t layer_count;        /* at least one, at most LIMIT_IMAGE_LAYERS */
     struct pulled_layer *layers; /* lowest first */
 };
-/* The texts of errors are those that E2B's clients know: "image 'x' not found: …". */
+/*
+ * The texts of errors are those that E2B's clients know: "image 'x' not found: …". ERR_CONFLICT: it was cancelled.
+ * ERR_INVALID, too, if the reference is a template: ask puller_template() first.
+ */
 bool puller_pull(struct puller *puller, const struct pull_want *want, struct arena *arena, struct pulled *out,
                  struct err *err) must_use;
 /* Closes the files. */

@@ -1,6 +1,7 @@
 #include "daemon/settings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -380,11 +381,39 @@ static void a_bad_entry_of_a_list_of_ranges_is_named(void **state)
     assert_string_equal(err.message, "--egress-deny takes addresses and CIDR blocks, not 'neighbour.example.com'");
 }
 
+static void options_of_registries_reach_puller_and_are_checked(void **state)
+{
+    struct config *config = NEW(struct config);
+    struct puller_settings *settings = NEW(struct puller_settings), *again = NEW(struct puller_settings);
+    struct err err;
+
+    (void)state;
+    (void)snprintf(config->registry_mirror, sizeof config->registry_mirror, "docker.io=https://mirror.example.com");
+    (void)snprintf(config->registry_insecure, sizeof config->registry_insecure, "127.0.0.1:5000");
+    (void)snprintf(config->registry_allow, sizeof config->registry_allow, "registry.example.com");
+    (void)snprintf(config->image, sizeof config->image, "python:3=template:base");
+    assert_true(puller_settings_make(config, settings, &err));
+    int fd = puller_settings_write(settings, &err);
+    assert_true(puller_settings_read(fd, again, &err));
+    fd_close(&fd);
+    assert_memory_equal(settings, again, sizeof *settings);
+    struct registry_options options = puller_settings_options(again);
+    CHECK_STR(options.images, STR("python:3=template:base"));
+    CHECK_STR(options.insecure, STR("127.0.0.1:5000"));
+    (void)snprintf(config->image, sizeof config->image, "python:3=base");
+    assert_false(puller_settings_make(config, settings, &err));
+    assert_non_null(strstr(err.message, "--image has 'python:3=base'"));
+    free(config);
+    free(settings);
+    free(again);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(settings_survive_the_trip_to_front),
         CASE(options_of_mail_are_checked),
+        CASE(options_of_registries_reach_puller_and_are_checked),
         CASE(an_unknown_log_level_is_refused_by_name),
         CASE(an_unknown_token_for_code_is_refused_by_name),
         CASE(an_unknown_word_for_internet_is_refused),

@@ -48,39 +48,39 @@ static void the_kind_of_a_document_is_known_by_type_or_content(void **state)
 static void the_image_for_this_architecture_is_chosen(void **state)
 {
     static const char index[] =
-        "{\"manifests\":[" ENTRY(A, "{\"os\":\"unknown\",\"architecture\":\"unknown\"}",
-                                 "") "," ENTRY(A, "{\"os\":\"linux\",\"architecture\":\"amd64\"}",
-                                               ",\"annotations\":{\"vnd.docker.reference.type\":\"attestation-"
-                                               "manifest\"}") "," ENTRY(A,
-                                                                        "{\"os\":\"windows\",\"architecture\":"
-                                                                        "\"amd64\"}",
-                                                                        "") "," ENTRY(A,
-                                                                                      "{\"os\":\"linux\","
-                                                                                      "\"architecture\":\"amd64\","
-                                                                                      "\"variant\":\"v3\"}",
-                                                                                      "") "," ENTRY(B,
-                                                                                                    "{\"os\":\"linux\","
-                                                                                                    "\"architecture\":"
-                                                                                                    "\"amd64\"}",
-                                                                                                    "") "," ENTRY(C,
-                                                                                                                  "{\"o"
-                                                                                                                  "s\":"
-                                                                                                                  "\"li"
-                                                                                                                  "nux"
-                                                                                                                  "\","
-                                                                                                                  "\"ar"
-                                                                                                                  "chit"
-                                                                                                                  "ectu"
-                                                                                                                  "re\""
-                                                                                                                  ":\"a"
-                                                                                                                  "rm64"
-                                                                                                                  "\","
-                                                                                                                  "\"va"
-                                                                                                                  "rian"
-                                                                                                                  "t\":"
-                                                                                                                  "\"v8"
-                                                                                                                  "\"}",
-                                                                                                                  "") "]}";
+        "{\"manifests\":[" ENTRY(A, "{\"os\":\"unknown\",\"architecture\":\"unknown\"}", "") "," ENTRY(
+            A, "{\"os\":\"linux\",\"architecture\":\"amd64\"}",
+            ",\"annotations\":{\"vnd.docker.reference.type\":\"attestation-"
+            "manifest\"}") "," ENTRY(A,
+                                     "{\"os\":\"windows\",\"architecture\":"
+                                     "\"amd64\"}",
+                                     "") "," ENTRY(A,
+                                                   "{\"os\":\"linux\","
+                                                   "\"architecture\":\"amd64\","
+                                                   "\"variant\":\"v3\"}",
+                                                   "") "," ENTRY(B,
+                                                                 "{\"os\":\"linux\","
+                                                                 "\"architecture\":"
+                                                                 "\"amd64\"}",
+                                                                 "") "," ENTRY(C,
+                                                                               "{\"o"
+                                                                               "s\":"
+                                                                               "\"li"
+                                                                               "nux"
+                                                                               "\","
+                                                                               "\"ar"
+                                                                               "chit"
+                                                                               "ectu"
+                                                                               "re\""
+                                                                               ":\"a"
+                                                                               "rm64"
+                                                                               "\","
+                                                                               "\"va"
+                                                                               "rian"
+                                                                               "t\":"
+                                                                               "\"v8"
+                                                                               "\"}",
+                                                                               "") "]}";
     struct descriptor got;
     enum document kind;
     struct err err;
