@@ -1,6 +1,7 @@
 #include "actions/actions.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "template/template.h"
 
 /*
  * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has a
@@ -22,37 +23,63 @@ static bool team_is_there(const struct actions *actions, const struct caller *ca
 
 enum { CREATE_ROUNDS = 3 };
 
+/* What the template's start command started at the build runs in every sandbox; here, because there is no image of it. */
+static bool start_template(const struct actions *actions, const struct build_row *build, uint64_t timeout_s,
+                           const struct sandbox_info *info, struct err *err)
+{
+    uint64_t most_ms = MIN(timeout_s * 1000, (uint64_t)LIMIT_READY_MS);
+    struct err kill_err;
+
+    if (template_start(actions->sandboxes,
+                       &(struct start_want){ .sandbox_id = info->id,
+                                             .start_cmd = build->start_cmd,
+                                             .ready_cmd = build->ready_cmd,
+                                             .context = build->start_context,
+                                             .until_ms = clock_mono_ms() + most_ms },
+                       err))
+        return true;
+    if (!sandbox_kill(actions->sandboxes, info->team_id, info->id, "start failed", &kill_err))
+        log_warn("sandbox %.*s: its template did not start, and killing it failed: %s", STR_ARG(info->id),
+                 err_text(&kill_err));
+    return err_wrap(err, "start the template");
+}
+
 static bool create_from(const struct actions *actions, const struct caller *caller,
                         const struct sandbox_request *request, const struct template_row *template, struct arena *arena,
                         struct sandbox_info *out, struct err *err)
 {
-    return sandbox_create(actions->sandboxes,
-                          &(struct sandbox_want){
-                              .team_id = str_from(caller->team_id),
-                              .template_id = template->id,
-                              .alias = template->alias_count ? template->aliases[0] : STR(""),
-                              .guestd_version = template->guestd_version,
-                              .layer_count = template->layer_count,
-                              .layers = template->layers,
-                              .cpu_count = template->cpu_count,
-                              .memory_mb = template->memory_mb,
-                              .disk_mb = template->disk_mb,
-                              .timeout_s = request->timeout_s,
-                              .metadata_count = request->metadata_count,
-                              .metadata = request->metadata,
-                              .env_count = request->env_count,
-                              .envs = request->envs,
-                              .network = request->network,
-                              .https_port_count = request->https_port_count,
-                              .https_ports = request->https_ports,
-                              .key_id = str_from(caller->key_id),
-                              .is_private = request->is_private,
-                              .mask_host = request->mask_host,
-                              .open_code = request->open_code && !actions->code_always_has_token,
-                              .lifecycle = request->lifecycle,
-                              .image = template->image,
-                          },
-                          arena, out, err);
+    const struct build_row *build = template->build;
+    bool ok = sandbox_create(actions->sandboxes,
+                             &(struct sandbox_want){
+                                 .team_id = str_from(caller->team_id),
+                                 .template_id = template->id,
+                                 .alias = template->alias_count ? template->aliases[0] : STR(""),
+                                 .guestd_version = template->guestd_version,
+                                 .layer_count = template->layer_count,
+                                 .layers = template->layers,
+                                 .cpu_count = template->cpu_count,
+                                 .memory_mb = template->memory_mb,
+                                 .disk_mb = template->disk_mb,
+                                 .timeout_s = request->timeout_s,
+                                 .metadata_count = request->metadata_count,
+                                 .metadata = request->metadata,
+                                 .env_count = request->env_count,
+                                 .envs = request->envs,
+                                 .network = request->network,
+                                 .https_port_count = request->https_port_count,
+                                 .https_ports = request->https_ports,
+                                 .key_id = str_from(caller->key_id),
+                                 .is_private = request->is_private,
+                                 .mask_host = request->mask_host,
+                                 .open_code = request->open_code && !actions->code_always_has_token,
+                                 .lifecycle = request->lifecycle,
+                                 .image = template->image,
+                                 .default_user = build ? build->context.user : STR(""),
+                                 .default_workdir = build ? build->context.workdir : STR(""),
+                             },
+                             arena, out, err);
+    bool must_start = build && !template->image.len && (build->start_cmd.len || build->ready_cmd.len);
+    return ok && (!must_start || start_template(actions, build, request->timeout_s, out, err));
 }
 
 static void count_spawn(const struct actions *actions, struct str template_id)

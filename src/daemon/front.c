@@ -83,6 +83,7 @@ struct front {
     struct store *store;
     struct sandboxes *sandboxes;
     struct uploads *uploads;
+    struct builder *builder;
     struct actions actions;
     pthread_mutex_t refresh_lock;          /* around refresh_templates() */
     char foreign_template[LIMIT_ID_BYTES]; /* under it: the last template that was left out for its team */
@@ -293,6 +294,8 @@ static void upkeep_run(struct job *job)
     if (front->sweep_ms > clock_mono_ms())
         return;
     action_sweep_kept(&front->actions);
+    builder_tidy(front->builder);
+    uploads_sweep(front->uploads);
     front->sweep_ms = clock_mono_ms() + SWEEP_MS;
 }
 
@@ -368,7 +371,8 @@ static void on_stopping(struct timer *timer)
 {
     struct front *front = container_of(timer, struct front, stopping);
 
-    if (workers_busy(front->workers) && loop_now_ms(front->loop) < front->stop_ms)
+    bool is_busy = workers_busy(front->workers) || builder_is_busy(front->builder);
+    if (is_busy && loop_now_ms(front->loop) < front->stop_ms)
         timer_set(timer, front->loop, STOP_LOOK_MS, on_stopping);
     else
         loop_stop_soon(front->loop);
@@ -387,6 +391,7 @@ static void on_signal(void *context, int number)
     if (front->mail)
         front_mail_stop(front->mail);
     timer_clear(&front->upkeep_timer);
+    builder_stop(front->builder);
     channel_shut(front->channel);
     for (int i = 0; i < ROLE_COUNT; i++)
         if (front->peers[i])
@@ -503,6 +508,16 @@ static bool front_open(struct front *front, struct err *err)
         .inside = front->settings.inside,
         .has_mail = front->settings.mail.is_on,
     });
+    front->builder = builder_new(&(struct builder_config){ .store = front->store,
+                                                           .sandboxes = front->sandboxes,
+                                                           .driver = front->driver,
+                                                           .uploads = front->uploads,
+                                                           .guestd_version = GUESTD_API_VERSION,
+                                                           .disk_mb = DISK_MB,
+                                                           .internet = front->settings.internet },
+                                 err);
+    if (!front->builder)
+        return false;
     front_egress_report_to(front->egress, front->sandboxes);
     front_egress_guests_to(front->egress, on_guest, front);
     open_puller(front);
@@ -523,6 +538,9 @@ static bool front_open(struct front *front, struct err *err)
                     .deny_count = front->settings.egress_deny_count,
                     .deny = front->settings.egress_deny },
         .uploads = front->uploads,
+        .builder = front->builder,
+        .build_start = builder_start,
+        .build_cancel = builder_cancel,
         .snapshots = { .of_team = front->settings.team_snapshots,
                        .of_all = front->settings.snapshots_max,
                        .bytes = (uint64_t)front->settings.snapshot_disk_gb << 30 },
@@ -551,6 +569,7 @@ static void front_close(struct front *front)
         sandboxes_stop_work(front->sandboxes);
     if (front->workers)
         workers_free(front->workers);
+    builder_free(front->builder);
     if (front->api)
         api_free(front->api);
     front_mail_free(front->mail);

@@ -113,5 +113,6 @@ const struct confine_rule front_calls[] = {
     { "getrlimit", "libc" },
     { "prlimit64", "thread stacks; more open files" },
     { "sysinfo", "the allocator" },
+    { "uname", "whose images run here" },
     { NULL },
 };

@@ -309,7 +309,8 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     if (want->https_port_count)
         memcpy(sb->https_ports, want->https_ports, want->https_port_count * sizeof *sb->https_ports);
     struct net_policy network = want->network;
-    sandbox_make_seed(sb->all, &network);
+    if (!want->is_temporary) /* else its authority would be in the layers that are made of it */
+        sandbox_make_seed(sb->all, &network);
     sandbox_keep_policy(sb, &network);
     sb->open_code = want->open_code;
     if (want->is_private)
