@@ -122,7 +122,7 @@ static bool on_event(void *context, enum message_type type, struct str payload, 
         return take_peer(front, payload, fds, err);
     if (type == MESSAGE_CERTIFICATE)
         return front_tls_take(front->tls, payload, fds, err);
-    return remote_driver_event(front->driver, type, payload, err);
+    return remote_driver_event(front->driver, type, payload, fds, err);
 }
 
 static void on_broken(void *context, const struct err *why)

@@ -83,7 +83,7 @@ static bool reply_templates(struct keeper *keeper, struct channel *channel, uint
 }
 
 static bool on_request(void *context, uint32_t role, struct channel *channel, enum message_type type, uint32_t id,
-                       struct str payload, struct message_fds *fds, struct err *err)
+                       struct str payload, struct err *err)
 {
     struct keeper *keeper = context;
 
@@ -93,7 +93,7 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     if (type == MESSAGE_INBOX || type == MESSAGE_INBOXES || type == MESSAGE_UNMAKE)
         return keeper->inboxes ? inboxes_request(keeper->inboxes, channel, type, id, payload, err)
                                : err_set(err, ERR_INVALID, "front asks for an inbox with --mail off");
-    return serve_request(keeper->serve, channel, type, id, payload, fds, err);
+    return serve_request(keeper->serve, channel, type, id, payload, err);
 }
 
 /*

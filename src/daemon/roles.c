@@ -16,7 +16,6 @@ const struct role_row roles[ROLE_COUNT] = {
                     BIT(MESSAGE_LINK) | BIT(MESSAGE_DIAL) | BIT(MESSAGE_TEMPLATES) | BIT(MESSAGE_STATS) |
                     BIT(MESSAGE_PAUSE) | BIT(MESSAGE_UNPACK) | BIT(MESSAGE_INBOX) | BIT(MESSAGE_INBOXES) |
                     BIT(MESSAGE_UNMAKE),
-        .gives_files = true,
         .restart_first_ms = 100,
         .restart_max_ms = 5000,
         .stop_ms = 5000,

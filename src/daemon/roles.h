@@ -58,7 +58,6 @@ struct role_row {
     bool on_demand;                            /* the supervisor does not start it: inboxes.h does */
     bool is_of_mail;                           /* does not run with --mail off */
     uint32_t may_send;                         /* BIT(MESSAGE_…): what keeper accepts from it */
-    bool gives_files;                          /* keeper takes descriptors from it, with MESSAGE_UNPACK */
     uint32_t peers;                            /* BIT(ROLE_…): the roles that it has a channel to, besides keeper */
     uint32_t restart_first_ms, restart_max_ms; /* pause before a restart; doubled each time it dies soon after */
     uint32_t stop_ms;                          /* how long it may take to stop before it is killed */

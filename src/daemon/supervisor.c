@@ -60,8 +60,9 @@ static bool on_request(void *context, struct channel *channel, enum message_type
     struct member *member = context;
     const struct supervisor_config *config = &member->supervisor->config;
 
+    (void)fds; /* no role has a descriptor to give; the channel closes what came */
     return may_send(member, type, err) &&
-           config->request(config->context, member->number, channel, type, id, payload, fds, err);
+           config->request(config->context, member->number, channel, type, id, payload, err);
 }
 
 static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
@@ -220,8 +221,7 @@ static bool try_start(struct member *member, struct err *err)
 
     if (!start_process(member, err))
         return false;
-    if (!member->row->gives_files)
-        channel_refuse_fds(member->process.channel_fd);
+    channel_refuse_fds(member->process.channel_fd); /* no role has one to give to keeper */
     member->channel = channel_new(config->loop, member->process.channel_fd, &handlers, member);
     member->watch = watch_new(config->loop, member->process.pidfd, on_ended, member);
     watch_want(member->watch, WATCH_READ);

@@ -40,7 +40,7 @@ struct supervisor_config {
     void (*ended)(void *context, uint32_t role, struct channel *channel); /* the channel is freed afterwards */
     /* As in channel.h. Only for types in the row's may_send. */
     bool (*request)(void *context, uint32_t role, struct channel *channel, enum message_type type, uint32_t id,
-                    struct str payload, struct message_fds *fds, struct err *err);
+                    struct str payload, struct err *err);
     bool (*event)(void *context, uint32_t role, enum message_type type, struct str payload, struct err *err);
     void (*stopped)(void *context); /* after supervisor_stop(): all roles have ended */
     void *context;

@@ -76,6 +76,12 @@ typedef void driver_started_fn(void *context, const struct started *started, con
  * was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
+/*
+ * Whoever asked for a layer sends a message with the descriptor of its archive to this socket, which is borrowed. The confined
+ * child that unpacks it is at the other end: keeper itself never holds a descriptor of front's, because front could make it
+ * wait when it closes that.
+ */
+typedef void driver_offer_fn(void *context, int socket_fd);
 /* The answer to a call of a pause. `kept` is of a snapshot, a list or a measure. With an err the sandbox is as it was before the call. */
 typedef void driver_kept_fn(void *context, const struct kept *kept, const struct err *err);
 enum exit_cause {
@@ -162,9 +168,10 @@ struct driver_ops {
                        struct err *err);
     /*
      * The layer of an archive, a regular file with gzip, zstd or plain tar. `kept` is as of a snapshot without memory.
-     * Keeper's driver answers later, and does not close fd; unpack_wait() is for workers. NULL for a driver that cannot.
+     * Keeper's driver answers later, and asks for the archive before, unless the layer is there; unpack_wait() is for
+     * workers, and the descriptor stays theirs. NULL for a driver that cannot.
      */
-    void (*unpack)(struct driver *driver, const struct unpack_want *want, int archive_fd, driver_kept_fn *done,
+    void (*unpack)(struct driver *driver, const struct unpack_want *want, driver_offer_fn *offer, driver_kept_fn *done,
                    void *context);
     bool (*unpack_wait)(struct driver *driver, const struct unpack_want *want, int archive_fd, struct kept *out,
                         struct err *err);

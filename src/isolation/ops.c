@@ -318,11 +318,19 @@ static bool remote_unpack(struct driver *driver, const struct unpack_want *want,
     struct op_answer answer;
 
     ask.unpack = *want;
-    ask.fd = archive_fd;
-    if (!remote_call(driver, MESSAGE_UNPACK, &ask, &answer, err))
-        return false;
-    *out = answer.kept;
-    return true;
+    ask.ticket = remote_offer(driver, archive_fd);
+    bool fine = remote_call(driver, MESSAGE_UNPACK, &ask, &answer, err);
+    remote_withdraw(driver, ask.ticket);
+    if (fine)
+        *out = answer.kept;
+    return fine;
+}
+
+static void offer_archive(void *context, int socket_fd)
+{
+    struct op_call *call = context;
+
+    call->offer(call, socket_fd);
 }
 
 static void call_unpack(struct driver *driver, const struct op_ask *ask, struct op_call *call)
@@ -330,7 +338,7 @@ static void call_unpack(struct driver *driver, const struct op_ask *ask, struct 
     struct err err;
 
     if (driver->ops->unpack) {
-        driver->ops->unpack(driver, &ask->unpack, ask->fd, got_kept, call);
+        driver->ops->unpack(driver, &ask->unpack, offer_archive, got_kept, call);
         return;
     }
     (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot unpack images");
@@ -536,13 +544,15 @@ void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
         pack_str(out, str_from(ask->pause.id));
         pack_bool(out, ask->pause.memory);
     }
-    if (op->ask & ASK_UNPACK)
+    if (op->ask & ASK_UNPACK) {
         pack_unpack(out, &ask->unpack);
+        pack_u64(out, ask->ticket);
+    }
 }
 
 void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
 {
-    *out = (struct op_ask){ .fd = -1 };
+    *out = (struct op_ask){ 0 };
     if (op->ask & ASK_PLAN)
         plan_unpack(in, &out->plan);
     if (op->ask & ASK_ID)
@@ -568,8 +578,10 @@ void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
     }
     if (op->ask & ASK_PAUSE)
         unpack_pause(in, out);
-    if (op->ask & ASK_UNPACK)
+    if (op->ask & ASK_UNPACK) {
         unpack_unpack(in, &out->unpack);
+        out->ticket = unpack_u64(in);
+    }
 }
 
 void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer *answer)

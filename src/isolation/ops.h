@@ -28,7 +28,7 @@ enum {
     ASK_WHICH = BIT(5),
     ASK_AFTER = BIT(6),
     ASK_PAUSE = BIT(7),
-    ASK_UNPACK = BIT(8), /* and a descriptor beside the payload */
+    ASK_UNPACK = BIT(8),
 };
 struct op_ask {
     struct plan plan;
@@ -45,7 +45,7 @@ struct op_ask {
         bool memory;          /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
     } pause;
     struct unpack_want unpack;
-    int fd; /* borrowed, of a regular file; with ASK_UNPACK alone */
+    uint64_t ticket; /* with ASK_UNPACK: keeper's event MESSAGE_UNPACK has it too, and the socket for the archive */
 };
 
 /* And a reply. */
@@ -73,6 +73,7 @@ void op_answer_done(struct op_answer *answer); /* closes and frees what is left 
 /* An operation under way whose answer comes later. done() is called once, and takes what it keeps out of the answer. */
 struct op_call {
     void (*done)(struct op_call *call, struct op_answer *answer, const struct err *err);
+    void (*offer)(struct op_call *call, int socket_fd); /* before that, see driver_offer_fn */
 };
 
 struct op {
@@ -102,6 +103,9 @@ extern const struct driver_ops op_remote_calls;
 /* On a worker: waits for the answer. */
 bool remote_call(struct driver *driver, enum message_type type, const struct op_ask *ask, struct op_answer *out,
                  struct err *err) must_use;
+/* Before a call with ASK_UNPACK: the descriptor that keeper will ask for, by this ticket. It must stay open until… */
+uint64_t remote_offer(struct driver *driver, int fd) must_use;
+void remote_withdraw(struct driver *driver, uint64_t ticket); /* …this, after the call */
 /* On the loop: the function that fits the operation is called with the answer, later. */
 struct op_then {
     driver_socket_fn *socket;

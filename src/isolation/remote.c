@@ -5,15 +5,29 @@
  */
 #include "isolation/remote.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/fd.h"
+#include "base/lock.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "io/pass.h"
 #include "isolation/ops.h"
+
+/* A descriptor for a child of keeper's, until its worker has the answer. */
+struct offer {
+    struct offer *next;
+    uint64_t ticket;
+    int fd; /* borrowed */
+};
 
 struct remote {
     struct driver driver;
     struct channel *channel;
+    pthread_mutex_t lock; /* of what follows: workers and the loop have it */
+    struct offer *offers;
+    uint64_t last_ticket;
 };
 
 static struct channel *channel_of(struct driver *driver)
@@ -46,11 +60,50 @@ bool remote_call(struct driver *driver, enum message_type type, const struct op_
     auto_answer struct channel_answer reply = { 0 };
 
     op_pack_ask(op, &payload, ask);
-    int fd = op->ask & ASK_UNPACK ? ask->fd : -1;
-    if (!channel_call_for(channel_of(driver), type, buf_str(&payload), fd, op_patience_ms(op, ask), &reply, err) ||
+    if (!channel_call_for(channel_of(driver), type, buf_str(&payload), op_patience_ms(op, ask), &reply, err) ||
         !read_answer(op, str_of(reply.payload, reply.len), &reply.fds, ask, out, err))
         return err_wrap(err, "ask keeper: %s %s", message_type_name[type], ask->id);
     return true;
+}
+
+uint64_t remote_offer(struct driver *driver, int fd)
+{
+    struct remote *remote = container_of(driver, struct remote, driver);
+    struct offer *offer = NEW(struct offer);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&remote->lock);
+
+    *offer = (struct offer){ .next = remote->offers, .ticket = ++remote->last_ticket, .fd = fd };
+    remote->offers = offer;
+    return offer->ticket;
+}
+
+void remote_withdraw(struct driver *driver, uint64_t ticket)
+{
+    struct remote *remote = container_of(driver, struct remote, driver);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&remote->lock);
+    struct offer **at = &remote->offers, *offer;
+
+    while ((*at)->ticket != ticket)
+        at = &(*at)->next;
+    offer = *at;
+    *at = offer->next;
+    free(offer);
+}
+
+/* A socket to the child that unpacks. It is new, so there is room in it. */
+static bool give_archive(struct remote *remote, struct str payload, const struct message_fds *fds, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&remote->lock);
+    struct unpack in = unpack_from(payload);
+    uint64_t ticket = unpack_u64(&in);
+    struct err why;
+
+    if (!unpack_done(&in, err) || fds->count != 1)
+        return err_set(err, ERR_INVALID, "keeper asks for an archive in the wrong form");
+    for (const struct offer *offer = remote->offers; offer; offer = offer->next)
+        if (offer->ticket == ticket && !pass_fds(fds->at[0], STR("a"), &offer->fd, 1, &why))
+            log_warn("driver: an archive could not be given to keeper's child: %s", err_text(&why));
+    return true; /* without an offer: its worker has waited too long */
 }
 
 struct request {
@@ -85,7 +138,10 @@ void remote_request(struct driver *driver, enum message_type type, const struct 
 
 void remote_free(struct driver *driver)
 {
-    free(container_of(driver, struct remote, driver));
+    struct remote *remote = container_of(driver, struct remote, driver);
+
+    (void)pthread_mutex_destroy(&remote->lock);
+    free(remote);
 }
 
 struct driver *remote_driver_new(struct channel *channel)
@@ -94,14 +150,18 @@ struct driver *remote_driver_new(struct channel *channel)
 
     remote->driver.ops = &op_remote_calls;
     remote->channel = channel;
+    (void)pthread_mutex_init(&remote->lock, NULL);
     return &remote->driver;
 }
 
-bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct err *err)
+bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct message_fds *fds,
+                         struct err *err)
 {
     struct unpack in = unpack_from(payload);
     char id[LIMIT_ID_BYTES];
 
+    if (type == MESSAGE_UNPACK)
+        return give_archive(container_of(driver, struct remote, driver), payload, fds, err);
     if (type != MESSAGE_EXITED)
         return err_set(err, ERR_INVALID, "keeper sent an event that it never sends");
     message_unpack_id(&in, id);

@@ -14,7 +14,8 @@
 /* The channel stays the caller's and must outlive the driver. */
 struct driver *remote_driver_new(struct channel *channel) must_use;
 
-/* For the channel's event handler: EXITED becomes the driver's exited(). False means malformed. */
-bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct err *err) must_use;
+/* For the channel's event handler: EXITED becomes the driver's exited(); UNPACK is answered. False means malformed. */
+bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct message_fds *fds,
+                         struct err *err) must_use;
 
 #endif

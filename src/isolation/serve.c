@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 #include "base/fd.h"
 #include "base/log.h"
@@ -33,6 +31,7 @@ struct owed {
     enum message_type type;
     uint32_t id;
     enum pause_call pause_call;
+    uint64_t ticket;              /* of an unpack */
     char sandbox[LIMIT_ID_BYTES]; /* of a start or a pause; else empty */
 };
 
@@ -190,13 +189,23 @@ static void owed_done(struct op_call *call, struct op_answer *answer, const stru
     free(owed);
 }
 
+static void owed_offer(struct op_call *call, int socket_fd)
+{
+    struct owed *owed = container_of(call, struct owed, call);
+    auto_buf struct buf payload = buf_make(NULL, sizeof owed->ticket);
+
+    pack_u64(&payload, owed->ticket);
+    if (owed->channel)
+        channel_send_event(owed->channel, MESSAGE_UNPACK, buf_str(&payload), &socket_fd, 1);
+}
+
 static struct op_call *owe(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
                            const struct op_ask *ask)
 {
     struct owed *owed = NEW(struct owed);
 
     *owed = (struct owed){
-        .call.done = owed_done,
+        .call = { .done = owed_done, .offer = owed_offer },
         .next = serve->owed,
         .at = &serve->owed,
         .channel = channel,
@@ -204,6 +213,7 @@ static struct op_call *owe(struct serve *serve, struct channel *channel, enum me
         .type = type,
         .id = id,
         .pause_call = ask->pause.call,
+        .ticket = ask->ticket,
     };
     if (type == MESSAGE_START)
         memcpy(owed->sandbox, ask->plan.id, sizeof owed->sandbox);
@@ -215,27 +225,8 @@ static struct op_call *owe(struct serve *serve, struct channel *channel, enum me
     return &owed->call;
 }
 
-/*
- * An operation has the descriptors that it should have. What is no regular file could make us wait when it is closed: a
- * socket does that if its sender has told it to, so it is told otherwise.
- */
-static bool check_fds(const struct op *op, const struct message_fds *fds, struct err *err)
-{
-    const struct linger never = { 0 };
-    struct stat st;
-    bool fine = fds->count == (op->ask & ASK_UNPACK ? 1 : 0);
-
-    for (uint32_t i = 0; i < fds->count; i++) {
-        if (fstat(fds->at[i], &st) == 0 && S_ISREG(st.st_mode))
-            continue;
-        fine = false;
-        (void)setsockopt(fds->at[i], SOL_SOCKET, SO_LINGER, &never, sizeof never); /* or it is no socket */
-    }
-    return fine || err_set(err, ERR_INVALID, "malformed message: it has the wrong descriptors");
-}
-
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
-                   struct str payload, struct message_fds *fds, struct err *err)
+                   struct str payload, struct err *err)
 {
     const struct op *op = op_of(type);
     auto_op_answer struct op_answer answer = OP_ANSWER_NONE;
@@ -247,10 +238,8 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
     if (!op)
         return err_set(err, ERR_INVALID, "%s is not a request for a driver", message_type_name[type]);
     op_unpack_ask(op, &in, &ask);
-    if (!check_fds(op, fds, err) || !unpack_done(&in, err))
+    if (!unpack_done(&in, err))
         return err_wrap(err, "request %s", message_type_name[type]);
-    if (fds->count)
-        ask.fd = fds->at[0]; /* the driver keeps a copy */
     fine = !(op->ask & ASK_PLAN) || (plan_check(&ask.plan, &why) && within_limits(serve, &ask.plan, &why));
     if (fine && op->later) {
         op->later(serve->driver, &ask, owe(serve, channel, type, id, &ask));

@@ -38,6 +38,6 @@ void serve_leave(struct serve *serve, struct channel *channel);
 
 /* For a channel's request handler: the operations in ops.h. Other types are malformed here. */
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
-                   struct str payload, struct message_fds *fds, struct err *err) must_use;
+                   struct str payload, struct err *err) must_use;
 
 #endif

@@ -522,7 +522,6 @@ struct call {
     enum message_type type;
     char *payload;
     size_t payload_len;
-    int fd; /* ours: the worker may have given up when it is sent; -1: none */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned owners; /* the worker and the loop's side */
@@ -549,7 +548,6 @@ static void call_unref(struct call *call)
     channel_answer_done(&call->answer);
     (void)pthread_cond_destroy(&call->changed);
     (void)pthread_mutex_destroy(&call->lock);
-    fd_close(&call->fd);
     free(call->payload);
     free(call);
 }
@@ -577,8 +575,7 @@ static void call_begin(struct loop_task *task)
 {
     struct call *call = container_of(task, struct call, task);
 
-    channel_request(call->channel, call->type, str_of(call->payload, call->payload_len), &call->fd, call->fd >= 0,
-                    call_answered, call);
+    channel_request(call->channel, call->type, str_of(call->payload, call->payload_len), NULL, 0, call_answered, call);
 }
 
 static struct timespec deadline_after(unsigned ms)
@@ -598,21 +595,16 @@ static struct timespec deadline_after(unsigned ms)
 bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
                   struct err *err)
 {
-    return channel_call_for(channel, type, payload, -1, LIMIT_KEEPER_MS, out, err);
+    return channel_call_for(channel, type, payload, LIMIT_KEEPER_MS, out, err);
 }
 
-bool channel_call_for(struct channel *channel, enum message_type type, struct str payload, int fd, uint32_t patience_ms,
+bool channel_call_for(struct channel *channel, enum message_type type, struct str payload, uint32_t patience_ms,
                       struct channel_answer *out, struct err *err)
 {
-    struct call *call;
+    struct call *call = NEW(struct call);
     struct timespec deadline = deadline_after(patience_ms);
     pthread_condattr_t monotonic;
-    int waited = 0, sent_fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
-
-    if (fd >= 0 && sent_fd < 0)
-        return err_sys(err, "keep a descriptor to send it");
-    call = NEW(struct call);
-    call->fd = sent_fd;
+    int waited = 0;
 
     call->task.fn = call_begin;
     call->channel = channel;

@@ -81,8 +81,8 @@ void channel_answer_done(struct channel_answer *answer); /* frees and closes wha
 /* A request, from a worker: waits for the reply, at most LIMIT_KEEPER_MS. */
 bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
                   struct err *err) must_use;
-/* The same with a limit of its own, and perhaps a descriptor, which stays the caller's; -1: none. */
-bool channel_call_for(struct channel *channel, enum message_type type, struct str payload, int fd, uint32_t patience_ms,
+/* The same with a limit of its own. */
+bool channel_call_for(struct channel *channel, enum message_type type, struct str payload, uint32_t patience_ms,
                       struct channel_answer *out, struct err *err) must_use;
 
 void channel_reply(struct channel *channel, enum message_type type, uint32_t id, struct str payload, const int *fds,

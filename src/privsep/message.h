@@ -45,7 +45,7 @@
     X(COMPOSE, "compose")         /* request from front to composer, empty; reply: a socket to a new child of it */    \
     X(HOOK, "hook")               /* request from front to webhooks, empty; reply: a socket to a new child of it */    \
     X(GUEST, "guest")   /* event from egress to front: a sandbox id; its connection to mail, as descriptor */          \
-    X(UNPACK, "unpack") /* request to keeper: a layer of an image, its archive as descriptor; reply: kept */           \
+    X(UNPACK, "unpack") /* request to keeper: a layer of an image; event from keeper: where to pass its archive */     \
     X(PULL, "pull")     /* request from front to puller, empty; reply: a socket to a new child of it */
 
 enum message_type {

@@ -84,6 +84,7 @@ static const struct confine_rule calls[] = {
     { "syncfs", "…", 0, 0 },
     { "sendto", "steps, and the last word", 0, 0 },
     { "recvfrom", "keeper's go", 0, 0 },
+    { "recvmsg", "an archive to unpack", 0, 0 },
     { "getrandom", "names of what is moved aside", 0, 0 },
     { "setpriority", "once nobody waits", 0, 0 },
     { "ioprio_set", "…", 0, 0 },

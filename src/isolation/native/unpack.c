@@ -1,7 +1,8 @@
 /*
  * How a layer of an image is made. Keeper makes snapshots/<chain>.new with upper/ and work/, and mounts an overlay of the layers
- * below and upper/ that shows nowhere. A helper, which holds that mount and the archive, does the rest:
+ * below and upper/ that shows nowhere. A helper, which holds that mount, does the rest:
  *
+ *   take     the archive's descriptor, from a socket whose other end keeper has offered to front
  *   unpack   into the mount (untar.h), and compares the archive's sum
  *   write    syncfs, then the manifest
  *   name     keeper renames <chain>.new/upper to layers/<chain> and <chain>.new to <chain>, in one turn of its loop, because
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -43,7 +45,10 @@
 
 #define BYTES_MARK "trusted.cloister.bytes" /* on the layer: its size, for a new manifest */
 
-enum { DRAFT_BYTES = LAYER_ID_BYTES + 8 };
+enum {
+    DRAFT_BYTES = LAYER_ID_BYTES + 8,
+    ARCHIVE_S = 30, /* until front has given it */
+};
 enum step { STEP_NAME };
 
 struct unpacking {
@@ -53,24 +58,51 @@ struct unpacking {
     struct unpack_want want;
     struct manifest manifest;
     char draft[DRAFT_BYTES]; /* <chain>.new */
-    int archive_fd, draft_fd, root_fd;
+    int socket_fd;           /* the helper's: the archive comes from there */
+    int draft_fd, root_fd;
     bool has_draft;
     bool is_there; /* the layer is, and only its manifest is not */
     bool is_named;
+    driver_offer_fn *offer;
     driver_kept_fn *done;
     void *context;
 };
 
 /* ---- the helper ---- */
 
+static bool take_archive(int socket_fd, int *out_fd, struct err *err)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte;
+    struct iovec bytes = { &byte, 1 };
+    struct msghdr message = {
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+    };
+    struct stat st;
+
+    ssize_t n = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *head = n == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (!head || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int)))
+        return err_set(err, ERR_UNAVAILABLE, "the archive of a layer did not come");
+    memcpy(out_fd, CMSG_DATA(head), sizeof *out_fd);
+    if (fstat(*out_fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return err_set(err, ERR_INVALID, "the archive of a layer is no file");
+    return true;
+}
+
 static bool unpack_files(struct unpacking *unpacking, struct err *err)
 {
-    struct untar untar = { .root_fd = unpacking->root_fd,
-                           .archive_fd = unpacking->archive_fd,
-                           .most_bytes = unpacking->want.most_bytes };
+    auto_close int archive_fd = -1;
+    struct untar untar = { .root_fd = unpacking->root_fd, .most_bytes = unpacking->want.most_bytes };
     char bytes[24];
 
     memcpy(untar.diff, unpacking->want.diff, sizeof untar.diff);
+    if (!take_archive(unpacking->socket_fd, &archive_fd, err))
+        return false;
+    untar.archive_fd = archive_fd;
     if (!untar_layer(&untar, err))
         return false;
     fd_close(&unpacking->root_fd); /* keeper's is closed, so the overlay is gone */
@@ -125,7 +157,7 @@ static void finish(struct unpacking *unpacking, const struct kept *kept, const s
         at = &(*at)->next;
     *at = unpacking->next;
     helper_cancel(unpacking->helper);
-    fd_close(&unpacking->archive_fd);
+    fd_close(&unpacking->socket_fd);
     fd_close(&unpacking->draft_fd);
     fd_close(&unpacking->root_fd);
     free(unpacking);
@@ -305,23 +337,38 @@ static bool make_draft(struct unpacking *unpacking, struct err *err)
 
 static bool start_helper(struct unpacking *unpacking, struct err *err)
 {
+    const struct timeval patience = { .tv_sec = ARCHIVE_S };
     struct native *native = unpacking->native;
+    auto_close int front_fd = -1;
+    int pair[2];
     struct helper_job job = { .work = make_layer,
                               .asked = asked,
                               .ended = ended,
                               .context = unpacking,
                               .dirs = { { unpacking->draft_fd, HELPER_CHANGE },
-                                        { unpacking->archive_fd, HELPER_HOLD },
                                         { native->layers_fd, HELPER_HOLD },
                                         { native->snapshots_fd, HELPER_HOLD } },
-                              .dir_count = 4,
+                              .dir_count = 3,
                               .patience_ms = LIMIT_UNPACK_MS };
 
-    if (unpacking->root_fd >= 0)
+    if (!unpacking->is_there) {
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+            return err_sys(err, "make a socket for an archive");
+        front_fd = pair[0];
+        unpacking->socket_fd = pair[1];
+        (void)setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* or LIMIT_UNPACK_MS it is */
+        job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->socket_fd, HELPER_HOLD };
         job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->root_fd, HELPER_CHANGE };
+    }
     unpacking->helper = helper_start(native->helpers, &job, err);
-    fd_close(&unpacking->root_fd); /* the helper's is the last: the kernel's work at the end of a mount is not ours */
-    return unpacking->helper != NULL;
+    /* The helper's are the last: what the kernel does at the end of a mount, or with what front sends, is not ours. */
+    fd_close(&unpacking->root_fd);
+    fd_close(&unpacking->socket_fd);
+    if (!unpacking->helper)
+        return false;
+    if (front_fd >= 0)
+        unpacking->offer(unpacking->context, front_fd);
+    return true;
 }
 
 static bool begin(struct unpacking *unpacking, struct err *err)
@@ -378,31 +425,27 @@ static void start_waiting(struct native *native)
     free(manifest);
 }
 
-void native_unpack(struct driver *driver, const struct unpack_want *want, int archive_fd, driver_kept_fn *done,
+void native_unpack(struct driver *driver, const struct unpack_want *want, driver_offer_fn *offer, driver_kept_fn *done,
                    void *context)
 {
     struct native *native = native_of(driver);
     struct unpacking *unpacking, **at = &native->unpackings;
     struct err err;
-    int fd = -1;
+    bool fine = want->layer_count < LIMIT_LAYERS
+                    ? check_chain(want, &err)
+                    : err_set(&err, ERR_LIMIT, "an image may have %d layers here", LIMIT_LAYERS);
 
-    if (want->layer_count >= LIMIT_LAYERS)
-        (void)err_set(&err, ERR_LIMIT, "an image may have %d layers here", LIMIT_LAYERS);
-    else if (check_chain(want, &err)) {
-        fd = fcntl(archive_fd, F_DUPFD_CLOEXEC, 3);
-        if (fd < 0)
-            (void)err_sys(&err, "keep the archive of a layer");
-    }
-    if (fd < 0) {
+    if (!fine) {
         done(context, NULL, &err);
         return;
     }
     unpacking = NEW(struct unpacking);
     *unpacking = (struct unpacking){ .native = native,
                                      .want = *want,
-                                     .archive_fd = fd,
+                                     .socket_fd = -1,
                                      .draft_fd = -1,
                                      .root_fd = -1,
+                                     .offer = offer,
                                      .done = done,
                                      .context = context };
     (void)snprintf(unpacking->draft, sizeof unpacking->draft, "%s.new", want->chain);

@@ -17,7 +17,7 @@ struct native;
 void unpackings_close(struct native *native); /* those under way fail */
 
 /* driver_ops.unpack */
-void native_unpack(struct driver *driver, const struct unpack_want *want, int archive_fd, driver_kept_fn *done,
+void native_unpack(struct driver *driver, const struct unpack_want *want, driver_offer_fn *offer, driver_kept_fn *done,
                    void *context);
 
 #endif

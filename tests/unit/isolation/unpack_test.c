@@ -14,6 +14,7 @@
 
 #include "base/encode.h"
 #include "base/limits.h"
+#include "io/pass.h"
 #include "native_world.h"
 #include "tar_maker.h"
 
@@ -110,14 +111,38 @@ static struct unpack_want want_of(struct image *image, uint32_t which)
     return want;
 }
 
+/* The answer is the first, so that note_kept() finds it. */
+struct asked {
+    struct answer answer;
+    int archive_fd; /* -1: front has gone */
+    unsigned offers;
+};
+
+static void give_archive(void *context, int socket_fd)
+{
+    struct asked *asked = context;
+    struct err err;
+
+    asked->offers++;
+    assert_true(asked->archive_fd < 0 || pass_fds(socket_fd, STR("a"), &asked->archive_fd, 1, &err));
+}
+
+static void begin_unpack(struct world *world, const struct unpack_want *want, int fd, struct asked *asked)
+{
+    *asked = (struct asked){ .answer.loop = world->loop, .archive_fd = fd };
+    world->driver->ops->unpack(world->driver, want, give_archive, note_kept, asked);
+}
+
 static enum err_kind unpack_bytes(struct world *world, const struct unpack_want *want, struct str bytes,
                                   struct answer *answer)
 {
     auto_close int fd = file_of(bytes);
+    struct asked asked;
 
-    *answer = (struct answer){ .loop = world->loop };
-    world->driver->ops->unpack(world->driver, want, fd, note_kept, answer);
-    return wait_for(world, answer);
+    begin_unpack(world, want, fd, &asked);
+    (void)wait_for(world, &asked.answer);
+    *answer = asked.answer;
+    return answer->err.kind;
 }
 
 static enum err_kind unpack_layer(struct world *world, struct image *image, uint32_t which, enum packing packing,
@@ -192,7 +217,7 @@ static void look_at_contents(struct look *look, const char *path, const struct s
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
     auto_free char *text = NULL;
     char sum[LAYER_ID_BYTES];
-    size_t len;
+    size_t len = 0;
     struct err err;
 
     assert_true(fd >= 0 && fd_read_all(fd, 64 << 20, &text, &len, &err));
@@ -843,7 +868,7 @@ static void the_same_one_and_others_at_once(void **state)
     enum { AT_ONCE = 9 };
     struct world *world = *state;
     struct image images[3] = { 0 };
-    struct answer answers[AT_ONCE];
+    struct asked asked[AT_ONCE];
     int fds[3];
 
     for (int i = 0; i < 3; i++) {
@@ -857,17 +882,17 @@ static void the_same_one_and_others_at_once(void **state)
     }
     for (int i = 0; i < AT_ONCE; i++) {
         struct unpack_want want = want_of(&images[i % 3], 0);
-        answers[i] = (struct answer){ .loop = world->loop };
-        world->driver->ops->unpack(world->driver, &want, fds[i % 3], note_kept, &answers[i]);
+        begin_unpack(world, &want, fds[i % 3], &asked[i]);
     }
-    for (int i = 0; i < 3; i++)
-        fd_close(&fds[i]); /* it has copies */
     for (int i = 0; i < AT_ONCE; i++) {
-        if (wait_for(world, &answers[i]) != ERR_NONE)
-            fail_msg("%d: %s", i, err_text(&answers[i].err));
-        assert_string_equal(answers[i].kept.id, images[i % 3].chain[0]);
+        if (wait_for(world, &asked[i].answer) != ERR_NONE)
+            fail_msg("%d: %s", i, err_text(&asked[i].answer.err));
+        assert_string_equal(asked[i].answer.kept.id, images[i % 3].chain[0]);
+        assert_int_equal(asked[i].offers, i < 3); /* the others find it there */
     }
     assert_int_equal(count_names(world->data_fd, "snapshots"), 3);
+    for (int i = 0; i < 3; i++)
+        fd_close(&fds[i]);
     for (int i = 0; i < 3; i++)
         image_done(&images[i]);
 }
@@ -934,18 +959,35 @@ static void a_keeper_that_stops_meanwhile_answers(void **state)
 {
     struct world *world = *state;
     auto_image struct image image = { 0 };
-    struct answer answers[3];
+    struct asked asked[3];
 
     add_base(&image);
     struct unpack_want want = want_of(&image, 0);
     auto_close int fd = file_of(buf_str(&image.tars[0]));
-    for (int i = 0; i < 3; i++) {
-        answers[i] = (struct answer){ .loop = world->loop };
-        world->driver->ops->unpack(world->driver, &want, fd, note_kept, &answers[i]);
-    }
+    for (int i = 0; i < 3; i++)
+        begin_unpack(world, &want, fd, &asked[i]);
     next_driver(world);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(answers[i].err.kind, ERR_UNAVAILABLE);
+        assert_int_equal(asked[i].answer.err.kind, ERR_UNAVAILABLE);
+    assert_int_equal(count_names(world->data_fd, "snapshots"), 0);
+    assert_int_equal(count_names(world->data_fd, "layers"), 1);
+}
+
+static void an_archive_that_does_not_come_or_is_none_fails(void **state)
+{
+    struct world *world = *state;
+    auto_image struct image image = { 0 };
+    struct asked asked;
+
+    add_base(&image);
+    struct unpack_want want = want_of(&image, 0);
+    begin_unpack(world, &want, -1, &asked);
+    assert_int_equal(wait_for(world, &asked.answer), ERR_UNAVAILABLE);
+    assert_string_equal(asked.answer.err.message, "the archive of a layer did not come");
+    auto_close int dir_fd = open_at(world, "layers");
+    begin_unpack(world, &want, dir_fd, &asked);
+    assert_int_equal(wait_for(world, &asked.answer), ERR_INVALID);
+    assert_string_equal(asked.answer.err.message, "the archive of a layer is no file");
     assert_int_equal(count_names(world->data_fd, "snapshots"), 0);
     assert_int_equal(count_names(world->data_fd, "layers"), 1);
 }
@@ -1034,6 +1076,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(one_that_fails_leaves_nothing),
         NATIVE_CASE(a_keeper_killed_meanwhile_leaves_all_or_nothing),
         NATIVE_CASE(a_keeper_that_stops_meanwhile_answers),
+        NATIVE_CASE(an_archive_that_does_not_come_or_is_none_fails),
         NATIVE_CASE(a_sandbox_is_made_of_it),
         cmocka_unit_test_setup_teardown(without_room_there_is_no_layer, set_up_small, tear_down_small),
     };
