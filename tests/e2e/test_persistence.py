@@ -526,6 +526,35 @@ def names_of_snapshots(server):
     return {row["snapshotID"].split("/")[-1].split(":")[0] for row in server.api("GET", "/snapshots").json}
 
 
+def test_a_template_may_go_while_a_sandbox_made_from_it_is_paused(mine):
+    """Its layers stay for as long as a record names them: the server that starts next removes all others."""
+    boxes = [make(mine), make(mine)]
+    pid = start_sleeper(boxes[0])
+    assert pause(mine, boxes[0].sandbox_id).status == 204
+    assert pause(mine, boxes[1].sandbox_id, memory=False).status == 204
+    wait_until_on_disk(mine, boxes[0].sandbox_id)
+    bases = [path for path in (mine.data / "templates").iterdir() if "name base\n" in path.read_text()]
+    texts = [path.read_text() for path in bases]
+    assert bases
+    try:
+        for path in bases:
+            path.unlink()
+        mine.stop()
+        mine.start()
+        assert mine.api("POST", "/sandboxes", {"templateID": "base"}).status == 404
+        for box in boxes:
+            assert connect(mine, box.sandbox_id).status == 201, mine.log_tail()
+            assert first_line(use(mine, box.sandbox_id), "test -x /bin/sh && echo there") == "there"
+        assert lives(use(mine, boxes[0].sandbox_id), pid)
+        (copy,) = ids_of(fork(mine, boxes[0].sandbox_id))  # and all else works with it
+        assert lives(use(mine, copy), pid)
+    finally:
+        mine.stop()
+        for path, text in zip(bases, texts):
+            path.write_text(text)
+        mine.start()
+
+
 # ---- what cannot be written to disk ----
 
 TRACE = """import ctypes, os, time
@@ -759,6 +788,37 @@ def test_twenty_forks_at_once(mine):
     answers = at_once(*[lambda: fork(mine, box.sandbox_id, 2)] * 3)
     made = [sandbox_id for answer in answers if answer.status == 201 for sandbox_id in ids_of(answer)]
     assert made and len(set(made)) == len(made) and set(statuses(answers)) <= {201, 409}
+    assert wait_for(lambda: not list((mine.data / "snapshots").iterdir()))
+
+
+def fork_when_free(server, sandbox_id, count, seconds=90):
+    """Copies of one sandbox are made one call at a time: the others are told so, and ask again."""
+    end = time.monotonic() + seconds
+    while (answer := fork(server, sandbox_id, count)).status == 409 and time.monotonic() < end:
+        time.sleep(0.1)
+    return answer
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_forks_at_once(mine):
+    """Each is whole, or was refused by a limit that its error names; and nothing is left of them afterwards."""
+    box = make(mine)
+    pid = start_sleeper(box)
+    before = inventory(mine)
+    answers = at_once(*[lambda: fork_when_free(mine, box.sandbox_id, 20)] * 5)
+    assert {answer.status for answer in answers} <= {201, 429}, answers
+    for answer in answers:
+        refused = [one["error"] for one in answer.json if "error" in one] if answer.status == 201 else [answer.json]
+        assert all(one["code"] == 429 and "sandboxes" in one["message"] for one in refused), refused
+    ids = [one["sandbox"]["sandboxID"] for a in answers if a.status == 201 for one in a.json if "sandbox" in one]
+    print("made", len(ids))
+    assert ids and len(set(ids)) == len(ids)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda sandbox_id: lives(use(mine, sandbox_id), pid), ids))
+        assert set(pool.map(lambda sandbox_id: len(guestds(sandbox_id)), ids)) == {1}
+        assert {a.status for a in pool.map(lambda one: mine.api("DELETE", f"/sandboxes/{one}"), ids)} == {204}
+    assert lives(box, pid) and wait_for(lambda: inventory(mine) == before)
+    assert wait_for(lambda: not any(guestds(sandbox_id) for sandbox_id in ids))
     assert wait_for(lambda: not list((mine.data / "snapshots").iterdir()))
 
 

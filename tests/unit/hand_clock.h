@@ -21,6 +21,7 @@
 
 static _Atomic uint64_t hand_clock_ahead_us, hand_clock_stood_us; /* stood: when it was stopped, or 0 */
 static _Atomic int64_t hand_clock_wall_us;                        /* the other clock at that moment */
+static _Atomic int64_t hand_clock_set_us;                         /* how far somebody has set it */
 
 static inline uint64_t hand_clock_machine_us(clockid_t id)
 {
@@ -41,7 +42,7 @@ static inline int64_t hand_clock_wall(void)
 {
     int64_t now_us = hand_clock_stood_us ? hand_clock_wall_us : (int64_t)hand_clock_machine_us(CLOCK_REALTIME);
 
-    return now_us + (int64_t)hand_clock_ahead_us;
+    return now_us + (int64_t)hand_clock_ahead_us + hand_clock_set_us;
 }
 
 static const struct clock_source hand_clock_source = { hand_clock_mono, hand_clock_wall };
@@ -50,6 +51,7 @@ static const struct clock_source hand_clock_source = { hand_clock_mono, hand_clo
 static inline void hand_clock_start(void)
 {
     hand_clock_ahead_us = hand_clock_stood_us = 0;
+    hand_clock_set_us = 0;
     clock_use(&hand_clock_source);
 }
 
@@ -74,6 +76,12 @@ static inline void hand_clock_end(void)
 static inline void hand_clock_add(uint64_t ms)
 {
     hand_clock_ahead_us += ms * 1000;
+}
+
+/* The time of day alone, as by an operator or NTP; also back. */
+static inline void hand_clock_set_wall(int64_t us)
+{
+    hand_clock_set_us += us;
 }
 
 struct hand_clock_wake {

@@ -44,6 +44,7 @@ enum {
     MOUNTS_MAX = 1024, /* a sandbox has about thirty, and cannot make more */
     LINK_BYTES = LIMIT_PATH_BYTES,
     STATUS_BYTES = 8192,
+    MAPS_BYTES = 1 << 20, /* ten thousand mappings */
 };
 
 /* Under way; keeper's. */
@@ -227,6 +228,52 @@ static bool look_at_mapping(struct look *look, const char *dir, const char *name
     return look_at_path(look, path);
 }
 
+static struct str without_zeros(struct str hex)
+{
+    while (hex.len > 1 && hex.at[0] == '0')
+        hex = str_of(hex.at + 1, hex.len - 1);
+    return hex;
+}
+
+/*
+ * A line is "7f8d31148000-7f8d3114a000 r-xp 0000c000 00:2b 2    /guestd". The mappings of a file follow each other, and what
+ * comes after the offset is the same: it is enough to look at the first of them.
+ */
+static bool look_at_maps(struct look *look, pid_t pid, struct str maps)
+{
+    char path[96];
+    struct str line, from, to, word, before = STR("");
+
+    while (maps.len && str_cut(&maps, '\n', &line)) {
+        if (!str_cut(&line, '-', &from) || !str_cut(&line, ' ', &to) || !str_cut(&line, ' ', &word) ||
+            !str_cut(&line, ' ', &word))
+            return err_set(look->err, ERR_INTERNAL, "a process's list of mappings cannot be read");
+        bool is_new = !str_eq(line, before) && !str_starts(line, STR("00:00 0 ")); /* no file */
+        before = line;
+        from = without_zeros(from);
+        to = without_zeros(to);
+        (void)snprintf(path, sizeof path, "/proc/%d/map_files/%.*s-%.*s", pid, (int)MIN(from.len, 16), from.at,
+                       (int)MIN(to.len, 16), to.at);
+        if (is_new && !look_at_path(look, path))
+            return false;
+    }
+    return true;
+}
+
+static bool look_at_mappings(struct look *look, pid_t pid)
+{
+    char path[64];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err ignored; /* it is longer, or the process has gone */
+
+    (void)snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    if (fd_read_file(AT_FDCWD, path, MAPS_BYTES, &text, &len, &ignored))
+        return look_at_maps(look, pid, str_of(text, len));
+    (void)snprintf(path, sizeof path, "/proc/%d/map_files", pid);
+    return each_name(look, path, look_at_mapping);
+}
+
 static bool look_at_descriptor(struct look *look, const char *dir, const char *name)
 {
     char path[96], own[64];
@@ -289,8 +336,7 @@ static bool look_at_process(struct look *look, pid_t pid)
     (void)snprintf(path, sizeof path, "/proc/%d/fd", pid);
     if (!each_name(look, path, look_at_descriptor))
         return false;
-    (void)snprintf(path, sizeof path, "/proc/%d/map_files", pid);
-    return each_name(look, path, look_at_mapping);
+    return look_at_mappings(look, pid);
 }
 
 static bool look_at_list(struct look *look, const char *path)

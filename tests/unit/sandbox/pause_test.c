@@ -191,6 +191,31 @@ static void a_pause_freezes_and_a_resume_thaws(void **state)
     assert_int_equal(rig->fake.starts, 1);
 }
 
+/* A deadline is a time of day for people, and so much time from now for the sweep. */
+static void a_clock_that_was_set_during_a_pause_changes_no_deadline(void **state)
+{
+    struct rig *rig = *state;
+    static const int64_t days[] = { 400, -400 };
+
+    rig_stand();
+    for (size_t i = 0; i < COUNT_OF(days) * 2; i++) {
+        struct sandbox_info info = make(rig), got;
+        bool memory = i % 2 == 0;
+        pause_it(rig, info.id, memory ? &with_memory : &files_only);
+        rig_set_wall(days[i / 2] * 24 * 3600 * INT64_C(1000000));
+        rig_turn(rig, 10);
+        assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSED);
+        assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+        assert_int_equal(got.started_us, clock_wall_us());
+        assert_int_equal(got.deadline_us, clock_wall_us() + INT64_C(600000000));
+        rig_turn(rig, 599000);
+        assert_int_equal(state_of(rig, info.id), SANDBOX_RUNNING);
+        rig_turn(rig, 2000);
+        wait_for_state(rig, info.id, SANDBOX_GONE);
+        check_events(rig, info.id, "created paused resumed killed");
+    }
+}
+
 static void a_pause_of_files_parks_and_a_resume_starts_with_the_environment(void **state)
 {
     struct rig *rig = *state;
@@ -1485,6 +1510,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         RUNNING(a_pause_freezes_and_a_resume_thaws),
+        RUNNING(a_clock_that_was_set_during_a_pause_changes_no_deadline),
         RUNNING(a_pause_of_files_parks_and_a_resume_starts_with_the_environment),
         RUNNING(what_is_frozen_is_written_to_disk_after_a_moment_and_comes_back_from_there),
         RUNNING(one_that_cannot_be_written_stays_frozen_and_is_not_tried_again),

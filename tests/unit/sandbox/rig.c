@@ -192,6 +192,11 @@ void rig_stand(void)
     hand_clock_stand();
 }
 
+void rig_set_wall(int64_t us)
+{
+    hand_clock_set_wall(us);
+}
+
 void rig_turn(struct rig *rig, uint64_t ms)
 {
     if (rig->loop_runs)

@@ -58,6 +58,7 @@ int rig_set_up_only(void **state);
 int rig_set_up(void **state);
 int rig_tear_down(void **state);
 void rig_stand(void);                        /* from here on the clock moves only by rig_turn() */
+void rig_set_wall(int64_t us);               /* so much later or earlier in the day, and no time has passed */
 void rig_turn(struct rig *rig, uint64_t ms); /* turn the clock ahead, and let the loop notice if it runs */
 
 void rig_hold(struct rig *rig, const char *id); /* as if a process before us had started it */
