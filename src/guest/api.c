@@ -7,6 +7,7 @@
 #include "base/encode.h"
 #include "base/limits.h"
 #include "guest/answer.h"
+#include "guest/copy.h"
 #include "guest/files.h"
 #include "guest/filesystem.h"
 #include "guest/interpreter/interpreter.h"
@@ -108,6 +109,7 @@ static const struct http_route routes[] = {
     { HTTP_GET, "/health", (void *)health, NO_TOKEN | EARLY, "Is guestd there?" },
     { HTTP_GET, "/files", (void *)files_download, NO_TOKEN, "Download a file" },
     { HTTP_POST, "/files", (void *)files_upload, NO_TOKEN, "Upload files" },
+    { HTTP_POST, "/cloister/copy", (void *)copy_serve, 0, "Files of a COPY step, as an archive" },
     { HTTP_GET, "/metrics", (void *)metrics, 0, "CPU, memory and disk in use" },
     { HTTP_GET, "/envs", (void *)envs, 0, "The sandbox's global variables" },
     { HTTP_POST, "/process.Process/List", (void *)&process_list, IS_RPC, "What runs" },

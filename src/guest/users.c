@@ -165,6 +165,21 @@ bool users_find(struct users *users, struct arena *arena, struct str name, struc
     return false;
 }
 
+bool users_find_group(struct users *users, struct str name, gid_t *out)
+{
+    file_look(users, &users->group);
+    struct str rest = text_of(users, &users->group);
+    struct group_line group;
+
+    while (next_group(&rest, &group)) {
+        if (!str_eq(group.name, name))
+            continue;
+        *out = group.gid;
+        return true;
+    }
+    return false;
+}
+
 size_t users_groups(struct users *users, const struct user *user, gid_t *out, size_t room)
 {
     struct str rest = text_of(users, &users->group), member;

@@ -24,8 +24,8 @@ struct user {
 struct users;
 
 /*
- * Read when first needed. users_find() reads a file again if it has changed; the others use what was read last, so that
- * a guest that keeps changing a file cannot make one listing read it for every entry. A file of more than
+ * Read when first needed. users_find() and users_find_group() read a file again if it has changed; the others use what was
+ * read last, so that a guest that keeps changing a file cannot make one listing read it for every entry. A file of more than
  * LIMIT_USERS_BYTES counts as empty. `etc` is the directory, normally "/etc".
  */
 struct users *users_new(const char *etc) must_use;
@@ -33,6 +33,9 @@ void users_free(struct users *users);
 
 /* False if there is none of that name. The text is copied to the arena. */
 bool users_find(struct users *users, struct arena *arena, struct str name, struct user *out) must_use;
+
+/* The group of that name, as users_find(). */
+bool users_find_group(struct users *users, struct str name, gid_t *out) must_use;
 
 /* The primary group and all that list the user; at most `room`, the rest is left out. Returns how many. */
 enum { USERS_GROUPS_MAX = 64 };

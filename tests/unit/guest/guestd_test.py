@@ -4,12 +4,15 @@
 usage: guestd_test.py GUESTD        (needs root; skips aloud without)
 """
 import base64
+import grp
 import gzip
 import hashlib
 import http.client
+import io
 import json
 import os
 import pathlib
+import pwd
 import re
 import resource
 import select
@@ -19,6 +22,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -1111,6 +1115,141 @@ class Files(Case):
         self.assertEqual(fetch(sign("read"), "soon")[0], 400)
         self.assertEqual(self.bare("GET", "/files?path=" + path)[0], 401)
         self.assertEqual(self.bare("GET", "/files?path=" + path, None, {"X-Access-Token": "wrong"})[0], 401)
+
+
+class Copying(Case):
+    """POST /cloister/copy: the files of a COPY step."""
+
+    def archive(self, *members, mode="w:gz"):
+        """A member is a name and bytes, a tar type with its link, or None for a directory."""
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode=mode) as tar:
+            for name, what in members:
+                info = tarfile.TarInfo(name)
+                info.uid = info.gid = 4242  # of the developer's machine
+                info.mode, info.mtime = 0o640, 1000000000
+                if what is None:
+                    info.type, info.mode = tarfile.DIRTYPE, 0o750
+                elif isinstance(what, tuple):
+                    info.type, info.linkname = what
+                else:
+                    info.size = len(what)
+                tar.addfile(info, io.BytesIO(what) if isinstance(what, bytes) else None)
+        return raw.getvalue()
+
+    def copy(self, archive, source, dest, **query):
+        text = urllib.parse.urlencode({"source": source, "dest": dest, "user": "root", **query})
+        status, body, _ = self.ask("POST", "/cloister/copy?" + text, archive)
+        return status, json.loads(body)["message"] if body else ""
+
+    def leaves_nothing(self):
+        self.assertEqual([name for name in os.listdir("/") if name.startswith(".cloister-copy")], [])
+
+    def test_needs_the_token(self):
+        self.assertEqual(self.ask("POST", "/cloister/copy?source=a&dest=/b", b"", X_Access_Token="no")[0], 401)
+
+    def test_a_file(self):
+        for mode in ("w:gz", "w"):
+            data = os.urandom(200000)
+            tar = self.archive(("a.bin", data), mode=mode)
+            for source, dest, place in (
+                ("a.bin", f"{self.dir}/f1/b.bin", "f1/b.bin"),
+                ("a.bin", f"{self.dir}/f2/", "f2/a.bin"),
+                ("./a.bin", f"{self.dir}/f2", "f2/a.bin"),  # which is a directory by now
+                ("*.bin", f"{self.dir}/f3", "f3/a.bin"),
+            ):
+                self.assertEqual(self.copy(tar, source, dest), (204, ""))
+                path = pathlib.Path(self.dir, place)
+                self.assertEqual(path.read_bytes(), data)
+                self.assertEqual((path.stat().st_uid, path.stat().st_mode & 0o7777), (0, 0o640))
+                self.assertEqual(path.stat().st_mtime, 1000000000)
+                self.assertEqual(path.parent.stat().st_mode & 0o7777, 0o755)
+        self.leaves_nothing()
+
+    def test_owner_and_mode(self):
+        tar = self.archive(("d", None), ("d/a", b"x"), ("d/l", (tarfile.SYMTYPE, "a")))
+        self.assertEqual(self.copy(tar, "d", f"{self.dir}/own", owner="nobody:daemon", mode="0701"), (204, ""))
+        nobody, daemon = pwd.getpwnam("nobody").pw_uid, grp.getgrnam("daemon").gr_gid
+        for name, mode in (("a", 0o701), ("l", 0o777)):
+            st = os.lstat(f"{self.dir}/own/{name}")
+            self.assertEqual((st.st_uid, st.st_gid, st.st_mode & 0o7777), (nobody, daemon, mode))
+        self.assertEqual(os.stat(f"{self.dir}/own").st_uid, 0)
+        self.assertEqual(self.copy(tar, "d/a", f"{self.dir}/num", owner="7:8"), (204, ""))
+        self.assertEqual((os.stat(f"{self.dir}/num").st_uid, os.stat(f"{self.dir}/num").st_gid), (7, 8))
+        self.assertEqual(self.copy(tar, "d/a", f"{self.dir}/zero", mode="0000"), (204, ""))
+        self.assertEqual(os.stat(f"{self.dir}/zero").st_mode & 0o7777, 0)
+        for query in ({"owner": "nobodyatall"}, {"owner": "root:nogroupatall"}, {"mode": "9"}, {"mode": "77777"}, {"user": "nobodyatall"}):
+            self.assertEqual(self.copy(tar, "d", f"{self.dir}/bad", **query)[0], 400, query)
+        self.assertFalse(os.path.exists(f"{self.dir}/bad"))
+
+    def test_directories_are_merged(self):
+        there = pathlib.Path(self.dir, "there")
+        (there / "sub").mkdir(parents=True)
+        (there / "real").mkdir()
+        os.chmod(there / "sub", 0o700)
+        (there / "sub" / "old").write_text("old")
+        (there / "sub" / "new").write_text("before")
+        (there / "target").write_text("target")
+        os.symlink("target", there / "file-link")
+        os.symlink("real", there / "dir-link")
+        tar = self.archive(
+            ("d/sub", None), ("d/sub/new", b"after"), ("d/file-link", b"own"), ("d/dir-link/x", b"x"), ("d/.dot", b""),
+            ("d/dangling", (tarfile.SYMTYPE, "/nowhere")), ("d/hard", (tarfile.LNKTYPE, "d/sub/new")),
+        )  # fmt: skip
+        self.assertEqual(self.copy(tar, "d/**/*", str(there)), (204, ""))
+        self.assertEqual((there / "sub" / "old").read_text(), "old")
+        self.assertEqual((there / "sub" / "new").read_text(), "after")
+        self.assertEqual((there / "sub").stat().st_mode & 0o7777, 0o700)
+        self.assertEqual((there / "target").read_text(), "target")
+        self.assertFalse((there / "file-link").is_symlink())
+        self.assertTrue((there / "dir-link").is_symlink())
+        self.assertEqual((there / "real" / "x").read_text(), "x")
+        self.assertEqual(os.readlink(there / "dangling"), "/nowhere")
+        self.assertTrue((there / "hard").samefile(there / "sub" / "new"))
+        self.assertTrue((there / ".dot").exists())
+
+    def test_the_workdir_and_the_home_are_where_relative_paths_begin(self):
+        tar = self.archive(("a", b"x"))
+        self.assertEqual(self.copy(tar, "a", "rel/a", workdir=f"{self.dir}/wd"), (204, ""))
+        self.assertTrue(os.path.exists(f"{self.dir}/wd/rel/a"))
+
+    def test_to_another_file_system(self):
+        target = tempfile.mkdtemp(dir="/dev/shm")
+        tar = self.archive(("d/sub/a", b"x" * 70000), ("d/l", (tarfile.SYMTYPE, "sub/a")))
+        try:
+            self.assertEqual(self.copy(tar, "d", target), (204, ""))
+            self.assertEqual(pathlib.Path(target, "l").read_bytes(), b"x" * 70000)
+        finally:
+            shutil.rmtree(target)
+
+    def test_nothing_gets_out_of_the_archive(self):
+        outside = pathlib.Path(self.dir, "outside")
+        outside.mkdir()
+        for members in (
+            [("../x", b"x")],
+            [("a/../../x", b"x")],
+            [("l", (tarfile.SYMTYPE, str(outside))), ("l/x", b"x")],
+            [("a", (tarfile.LNKTYPE, "../../etc/passwd"))],
+            [("a", (tarfile.LNKTYPE, "etc/passwd"))],
+        ):
+            status, message = self.copy(self.archive(*members), ".", f"{self.dir}/out")
+            self.assertEqual(status, 400, (members, message))
+        self.assertEqual(os.listdir(outside), [])
+        self.assertEqual(self.copy(self.archive(("/abs", b"x")), "abs", f"{self.dir}/out/"), (204, ""))
+        self.assertFalse(os.path.exists("/abs"))
+        self.leaves_nothing()
+
+    def test_bad_archives(self):
+        whole = self.archive(("a", os.urandom(300000)))
+        plain = self.archive(("a", os.urandom(300000)), mode="w")
+        for bad in (b"", b"no tar at all" * 100, whole[:-1000], plain[:100000], whole[:50] + b"x" + whole[51:]):
+            self.assertEqual(self.copy(bad, "a", f"{self.dir}/bad-a")[0], 400 if bad else 404)
+        self.assertEqual(self.copy(whole, "b", f"{self.dir}/bad-a"), (404, "source path does not exist: b"))
+        os.mkdir(f"{self.dir}/bad-d")
+        status, message = self.copy(self.archive(("x/bad-d", b"x")), "x", self.dir)
+        self.assertEqual((status, message), (400, "'bad-d' is a directory, which a file cannot replace"))
+        self.assertFalse(os.path.exists(f"{self.dir}/bad-a"))
+        self.leaves_nothing()
 
 
 class Filesystem(Case):
