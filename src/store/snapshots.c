@@ -221,6 +221,9 @@ bool store_snapshot_add(struct store *store, const struct snapshot_row *row, con
     return true;
 }
 
+/* Those in which the steps of a build run have its id for a team, and end with it. */
+#define BASED_ON "s.template_id = $1 AND NOT EXISTS (SELECT 1 FROM builds b WHERE b.id = s.team_id)"
+
 /* With the lock held. Names some of them, so that the caller knows what to kill. */
 static bool refuse_used(struct store *store, struct str template_id, uint64_t used, struct arena *scratch,
                         struct err *err)
@@ -229,7 +232,7 @@ static bool refuse_used(struct store *store, struct str template_id, uint64_t us
     struct buf ids = buf_make(scratch, USED_SHOWN * (LIMIT_ID_BYTES + 2));
     bool there;
 
-    if (!sql_select(store->sql, "SELECT id FROM sandboxes WHERE template_id = $1 ORDER BY id LIMIT $2",
+    if (!sql_select(store->sql, "SELECT id FROM sandboxes s WHERE " BASED_ON " ORDER BY id LIMIT $2",
                     SQL_ARGS(sql_text(template_id), sql_int(USED_SHOWN)), &rows, err))
         return false;
     for (;;) {
@@ -248,8 +251,8 @@ bool template_unused(struct store *store, struct str template_id, struct arena *
 {
     uint64_t used;
 
-    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes WHERE template_id = $1", SQL_ARGS(sql_text(template_id)),
-                    &used, err))
+    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes s WHERE " BASED_ON, SQL_ARGS(sql_text(template_id)), &used,
+                    err))
         return false;
     return !used || refuse_used(store, template_id, used, scratch, err);
 }
