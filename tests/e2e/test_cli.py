@@ -1,4 +1,4 @@
-"""E2B's own command line against our server: list, create, exec, kill."""
+"""E2B's own command line against our server: list, create, exec, kill; templates."""
 
 import json
 import os
@@ -89,3 +89,28 @@ def test_kill_all_ends_all(e2b, server):
     result = e2b("sandbox", "kill", "--all")
     assert result.returncode == 0, result
     assert server.running() == []
+
+
+def test_templates_are_created_published_and_deleted(e2b, server, tmp_path):
+    (tmp_path / "e2b.Dockerfile").write_text("FROM e2bdev/base\nWORKDIR /srv\nENV GREETING=hi\nRUN echo $GREETING > made\n")
+    server.api("DELETE", "/templates/from-the-cli")  # of a run that was killed
+    result = e2b("template", "create", "from-the-cli", "--cpu-count", "1", "--memory-mb", "512")
+    assert result.returncode == 0, result
+    listed = json.loads(e2b("template", "list", "--format", "json").stdout)
+    rows = {name: row for row in listed for name in row["names"]}
+    assert "base" in rows and rows["default/from-the-cli"]["buildStatus"] == "ready", listed
+    sandbox = server.create(templateID="from-the-cli")
+    try:
+        result = e2b("sandbox", "exec", sandbox["sandboxID"], "cat /srv/made")
+        assert result.stdout == "hi\n", result
+    finally:
+        server.api("DELETE", f"/sandboxes/{sandbox['sandboxID']}")
+    result = e2b("template", "publish", "from-the-cli", "--yes")
+    assert result.returncode == 0 and "default/from-the-cli" in result.stdout + result.stderr, result
+    assert server.api("GET", "/templates/aliases/from-the-cli").json["public"] is True
+    assert e2b("template", "unpublish", "from-the-cli", "--yes").returncode == 0
+    assert server.api("GET", "/templates/aliases/from-the-cli").json["public"] is False
+    assert e2b("template", "delete", "from-the-cli", "--yes").returncode == 0
+    assert server.api("GET", "/templates/aliases/from-the-cli").status == 404
+    result = e2b("template", "delete", "from-the-cli", "--yes")
+    assert "404" in result.stdout + result.stderr, result
