@@ -326,9 +326,13 @@ bool action_build_status(const struct actions *actions, const struct caller *cal
     struct build_log_filter of = *filter;
     struct build_status status = { 0 };
 
-    /* Seen here because the client that has forgotten to start it asks here. */
-    if (!store_builds_expire(actions->store, clock_wall_us() - LIMIT_BUILD_WAITING_S * SECOND_US, err) ||
-        !own_build(actions, caller, template_id, build_id, ERR_INVALID, arena, &status.row, err))
+    if (!own_build(actions, caller, template_id, build_id, ERR_INVALID, arena, &status.row, err))
+        return false;
+    /* Seen here, because who has forgotten to start it asks here. */
+    const int64_t since_us = clock_wall_us() - LIMIT_BUILD_WAITING_S * SECOND_US;
+    if (status.row.state == BUILD_WAITING && status.row.created_us < since_us &&
+        (!store_builds_expire(actions->store, since_us, err) ||
+         !own_build(actions, caller, template_id, build_id, ERR_INVALID, arena, &status.row, err)))
         return false;
     of.build_id = status.row.id;
     /* After the row: when that says that it has ended, no line is missing. */

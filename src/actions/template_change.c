@@ -45,9 +45,8 @@ bool action_template_entries(const struct actions *actions, const struct caller 
 /* ---- one ---- */
 
 /* The caller's own, of those that can be changed. */
-static bool own_built(const struct caller *caller, const struct template_found *found, struct err *err)
+static bool own_built(const struct template_found *found, struct err *err)
 {
-    (void)caller;
     if (found->kind == TEMPLATE_SNAPSHOT)
         return err_set(err, ERR_INVALID,
                        "'%.*s' is a snapshot: its tags are given when it is made, and it stays private",
@@ -86,7 +85,7 @@ bool action_template_get(const struct actions *actions, const struct caller *cal
     if (found.kind == TEMPLATE_SNAPSHOT)
         return err_set(err, ERR_NOT_FOUND, "'%.*s' is a snapshot: GET /snapshots describes those",
                        (int)MIN(found.ref.alias.len, (size_t)60), found.ref.alias.at);
-    if (found.kind == TEMPLATE_BUILT && !own_built(caller, &found, err))
+    if (found.kind == TEMPLATE_BUILT && !own_built(&found, err))
         return false;
     struct template_found *kept = ARENA_NEW(arena, struct template_found);
     *kept = found;
@@ -146,7 +145,7 @@ bool action_template_publish(const struct actions *actions, const struct caller 
 {
     struct template_found found;
 
-    if (!template_named(actions, caller, ref, arena, &found, err) || !own_built(caller, &found, err))
+    if (!template_named(actions, caller, ref, arena, &found, err) || !own_built(&found, err))
         return false;
     if (is_public && ((*is_public && claim && !names_are_free(actions, &found.built, arena, err)) ||
                       !store_built_publish(actions->store, found.id, *is_public, claim, err)))
@@ -198,7 +197,7 @@ bool action_template_delete(const struct actions *actions, const struct caller *
     case TEMPLATE_SNAPSHOT:
         return snapshot_delete(actions, caller, found.id, arena, err);
     case TEMPLATE_BUILT:
-        return own_built(caller, &found, err) && delete_built(actions, found.id, arena, err);
+        return own_built(&found, err) && delete_built(actions, found.id, arena, err);
     case TEMPLATE_OPERATOR:
         break;
     }
@@ -274,7 +273,7 @@ bool action_tags_assign(const struct actions *actions, const struct caller *call
 
     if (!own_space(actions, caller, target, arena, &ref, err) ||
         !tags_parse(tags, count, arena, out_tags, out_count, err) ||
-        !template_named(actions, caller, target, arena, &found, err) || !own_built(caller, &found, err) ||
+        !template_named(actions, caller, target, arena, &found, err) || !own_built(&found, err) ||
         !template_build_of(actions, caller, &found, arena, &build, err) ||
         !store_tag_assign(actions->store, found.id, build.build->id, *out_tags, *out_count, err))
         return false;
@@ -296,7 +295,7 @@ bool action_tags_remove(const struct actions *actions, const struct caller *call
     for (uint32_t i = 0; i < count; i++)
         if (str_eq(tags[i], STR("default")))
             return err_set(err, ERR_INVALID, "the tag 'default' cannot be removed");
-    return template_named(actions, caller, name, arena, &found, err) && own_built(caller, &found, err) &&
+    return template_named(actions, caller, name, arena, &found, err) && own_built(&found, err) &&
            store_tag_remove(actions->store, found.id, tags, count, err);
 }
 
@@ -346,7 +345,7 @@ bool action_tags_list(const struct actions *actions, const struct caller *caller
         return false;
     if (found.kind == TEMPLATE_SNAPSHOT)
         return snapshot_tags(actions, caller, &found, filter, arena, out, out_count, err);
-    if (!own_built(caller, &found, err))
+    if (!own_built(&found, err))
         return false;
     of.template_id = found.id;
     return store_tag_list(actions->store, &of, arena, out, out_count, err);

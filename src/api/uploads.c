@@ -7,6 +7,9 @@
  *
  *     begin (job) → body starts → fill → write (job) … → body ends → write the rest and keep (job) → 200
  *
+ * So many are read at once, of all and of each team. The others wait for their turn, in the order in which they came, with
+ * their bodies unread: SDKs send all archives of a recipe at once, and try each only once.
+ *
  * A client that goes away leaves nothing: what was begun is dropped as soon as no job has it. A job that the workers have
  * dropped when the server ends is dropped by upload_desk_free().
  */
@@ -30,9 +33,10 @@ struct upload_call {
     struct str hash;
     uint64_t size;
     struct job job;
-    bool is_open;   /* the body may come: there is a file for it */
-    bool is_paused; /* the client waits */
-    bool has_ended; /* all of the body is in `fill` */
+    bool is_waiting; /* for its turn: nothing was done yet */
+    bool is_open;    /* the body may come: there is a file for it */
+    bool is_paused;  /* the client waits */
+    bool has_ended;  /* all of the body is in `fill` */
     bool is_gone, is_answered;
     struct buf fill;
     bool is_busy; /* the job is under way: what follows is its own then */
@@ -46,7 +50,7 @@ struct upload_call {
 struct upload_desk {
     const struct api_config *config;
     struct lane *lane;
-    struct upload_call *calls;
+    struct upload_call *calls; /* in the order in which they came */
 };
 
 struct upload_desk *upload_desk_new(const struct api_config *config)
@@ -125,6 +129,8 @@ struct str upload_url(const struct request *rq, struct str hash, const struct up
 
 /* ---- one upload ---- */
 
+static void take_turns(struct upload_desk *desk);
+
 static void answer(struct upload_call *call)
 {
     struct request *rq = call->rq;
@@ -137,6 +143,7 @@ static void answer(struct upload_call *call)
     else
         reply_copy_err(rq, &call->err);
     request_send(rq);
+    take_turns(call->desk);
 }
 
 static void job_run(struct job *job)
@@ -153,6 +160,15 @@ static void job_run(struct job *job)
         call->failed = !upload_keep(take_ptr(&call->upload), &call->err);
 }
 
+/* The client has gone, and no job is under way. */
+static void end(struct upload_call *call)
+{
+    struct upload_desk *desk = call->desk;
+
+    call_free(call);
+    take_turns(desk);
+}
+
 static void step(struct upload_call *call);
 
 static void job_done(struct job *job)
@@ -162,7 +178,7 @@ static void job_done(struct job *job)
 
     call->is_busy = false;
     if (call->is_gone) {
-        call_free(call);
+        end(call);
     } else if (call->failed || call->is_last) {
         upload_drop(take_ptr(&call->upload));
         answer(call);
@@ -212,10 +228,9 @@ static void on_body(struct http_exchange *ex, struct str piece)
     if (call->is_answered)
         return;
     buf_add(&call->fill, piece);
-    if (call->fill.overflowed) {
-        call->failed = true;
-        (void)err_set(&call->err, ERR_INTERNAL, "more of an upload came than there was room for");
-        answer(call);
+    if (call->fill.overflowed) { /* cannot be: the client was made to wait */
+        call->is_answered = true;
+        http_abort(ex);
         return;
     }
     step(call);
@@ -236,21 +251,50 @@ static void on_gone(struct http_exchange *ex)
 
     call->is_gone = true;
     if (!call->is_busy)
-        call_free(call);
+        end(call);
 }
 
 /* ---- the request ---- */
 
+struct desk_count {
+    unsigned reading, reading_team, all, all_team;
+};
+
+static struct desk_count count_calls(const struct upload_desk *desk, struct str team_id)
+{
+    struct desk_count count = { 0 };
+
+    for (const struct upload_call *call = desk->calls; call; call = call->next) {
+        bool is_team = str_eq(str_from(call->team_id), team_id), is_reading = !call->is_waiting && !call->is_answered;
+        count.all++;
+        count.all_team += is_team;
+        count.reading += is_reading;
+        count.reading_team += is_reading && is_team;
+    }
+    return count;
+}
+
+static void take_turns(struct upload_desk *desk)
+{
+    for (struct upload_call *call = desk->calls; call; call = call->next) {
+        if (!call->is_waiting || call->is_gone)
+            continue;
+        struct desk_count count = count_calls(desk, str_from(call->team_id));
+        if (count.reading >= LIMIT_UPLOADS_AT_ONCE)
+            return;
+        if (count.reading_team >= LIMIT_UPLOADS_AT_ONCE_TEAM)
+            continue;
+        call->is_waiting = false;
+        run(call);
+    }
+}
+
 /* RETRY_YES: nothing was done. */
 static bool has_place(struct request *rq, const struct upload_desk *desk, struct str team_id)
 {
-    unsigned all = 0, of_team = 0;
+    struct desk_count count = count_calls(desk, team_id);
 
-    for (const struct upload_call *call = desk->calls; call; call = call->next) {
-        all++;
-        of_team += str_eq(str_from(call->team_id), team_id);
-    }
-    if (all < LIMIT_UPLOADS_AT_ONCE && of_team < LIMIT_UPLOADS_AT_ONCE_TEAM)
+    if (count.all < LIMIT_UPLOADS_WAITING && count.all_team < LIMIT_UPLOADS_WAITING_TEAM)
         return true;
     reply_problem(rq, 429, NULL, RETRY_YES, STR("too many uploads at once: try again when some of them have ended"));
     return false;
@@ -294,16 +338,19 @@ void upload_desk_handle(struct upload_desk *desk, struct request *rq)
     http_trust(rq->ex);
     struct upload_call *call = NEW(struct upload_call);
     *call = (struct upload_call){ .desk = desk,
-                                  .next = desk->calls,
                                   .rq = rq,
                                   .ex = rq->ex,
                                   .hash = rq->match.params[1],
+                                  .is_waiting = true,
                                   .size = rq->ex->head.length,
                                   .fill = buf_make(NULL, FILL_MOST),
                                   .flush = buf_make(NULL, FILL_MOST) };
     snprintf(call->team_id, sizeof call->team_id, "%.*s", STR_ARG(rq->match.params[0]));
-    desk->calls = call;
+    struct upload_call **last = &desk->calls;
+    while (*last)
+        last = &(*last)->next;
+    *last = call;
     rq->ex->events = &events;
     rq->ex->owner = call;
-    run(call);
+    take_turns(desk);
 }

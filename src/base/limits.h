@@ -144,8 +144,10 @@
 #define LIMIT_UPLOAD_KEPT_S (7 * 24 * 3600)           /* without being used */
 #define LIMIT_UPLOAD_BUSY_S 3600        /* used so short a time ago, it stays: a build may be about to need it */
 #define LIMIT_UPLOAD_LINK_S (30 * 60)   /* how long a link is good for, as E2B has it */
-#define LIMIT_UPLOADS_AT_ONCE 64        /* of LIMIT_CONNECTIONS… */
-#define LIMIT_UPLOADS_AT_ONCE_TEAM 24   /* …of one team; SDKs upload all archives of a recipe at once */
+#define LIMIT_UPLOADS_AT_ONCE 64        /* that are read; the others wait, for their clients try only once… */
+#define LIMIT_UPLOADS_AT_ONCE_TEAM 24   /* …of one team… */
+#define LIMIT_UPLOADS_WAITING 1024      /* …and with those that wait, of LIMIT_CONNECTIONS… */
+#define LIMIT_UPLOADS_WAITING_TEAM 512  /* …of one team: SDKs send all archives of a recipe at once */
 #define LIMIT_UPLOAD_WORKERS 6          /* of LIMIT_WORKERS, which write what has come… */
 #define LIMIT_UPLOAD_WORKERS_EACH 4     /* …of one team */
 #define LIMIT_UPLOAD_CHUNK (256 * 1024) /* of one upload in memory, twice: one half is written, one is filled */

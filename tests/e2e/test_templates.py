@@ -1,5 +1,6 @@
 """Templates of one's own, as far as no build has to run: names, tags, uploads, lists, permissions, bad input."""
 
+import concurrent.futures
 import hashlib
 import http.client
 import re
@@ -208,6 +209,16 @@ def test_an_upload_is_for_the_whole_team_and_can_be_repeated(server, name):
     server.stop()
     server.start_when_free()
     assert link(server, made["templateID"], digest)["present"] is True
+
+
+def test_a_recipe_with_many_archives_uploads_them_all_at_once(server, name):
+    """More than are read at once: the SDKs try each only once, so the others wait."""
+    made = register(server, name)
+    digests = [hashlib.sha256(f"{name}{i}".encode()).hexdigest() for i in range(60)]
+    urls = [link(server, made["templateID"], digest)["url"] for digest in digests]
+    with concurrent.futures.ThreadPoolExecutor(len(urls)) as pool:
+        assert set(pool.map(lambda url: put(url, b"z" * 700001)[0], urls)) == {200}
+    assert all(link(server, made["templateID"], digest)["present"] for digest in digests)
 
 
 def test_a_link_opens_nothing_else(server, name, other_key):

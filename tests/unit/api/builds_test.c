@@ -243,6 +243,38 @@ static void an_upload_needs_its_exact_length(void **state)
     link_of(b, ids, HASH_A, false);
 }
 
+/* Clients that send nothing take all places of the team; one more waits, and has its turn when one of them has gone. */
+static void more_uploads_than_are_read_at_once_wait_for_their_turn(void **state)
+{
+    struct built *b = *state;
+    struct served *s = &b->served;
+    struct built_ids ids = built_register(b, "{\"name\":\"web\"}");
+    const char *idle = built_path(b, "PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+                                  link_of(b, ids, HASH_A, false)),
+               *link = link_of(b, ids, HASH_B, false);
+    char room[64] = { 0 };
+    int fds[LIMIT_UPLOADS_AT_ONCE_TEAM], last;
+
+    for (size_t i = 0; i < COUNT_OF(fds); i++) {
+        fds[i] = served_connect(s);
+        MUST(fd_write_all(fds[i], str_from(idle), &err));
+    }
+    usleep(200000);
+    last = served_connect(s);
+    MUST(fd_write_all(last, str_from(built_path(b, "PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", link)),
+                      &err));
+    usleep(200000);
+    assert_int_equal(recv(last, room, sizeof room - 1, MSG_DONTWAIT), -1);
+    link_of(b, ids, HASH_B, false);
+    close(fds[0]);
+    assert_true(recv(last, room, sizeof room - 1, 0) > 0);
+    assert_memory_equal(room, "HTTP/1.1 200 ", strlen("HTTP/1.1 200 "));
+    link_of(b, ids, HASH_B, true);
+    close(last);
+    for (size_t i = 1; i < COUNT_OF(fds); i++)
+        close(fds[i]);
+}
+
 static void links_are_for_a_teams_own_templates_and_whole_hashes(void **state)
 {
     struct built *b = *state;
@@ -664,6 +696,7 @@ int main(void)
         BUILT(an_archive_is_uploaded_by_its_link),
         BUILT(a_link_is_for_one_archive_and_one_time),
         BUILT(an_upload_needs_its_exact_length),
+        BUILT(more_uploads_than_are_read_at_once_wait_for_their_turn),
         BUILT(links_are_for_a_teams_own_templates_and_whole_hashes),
         BUILT(a_link_leads_to_where_the_client_has_come_from),
         BUILT(a_recipe_reaches_the_builder),
