@@ -135,6 +135,7 @@ bool action_upload_link(const struct actions *actions, const struct caller *call
                         struct str hash, struct arena *arena, struct upload_link *out, struct err *err)
 {
     struct str team_id = str_from(caller->team_id);
+    const int64_t until_s = clock_wall_us() / SECOND_US + LIMIT_UPLOAD_LINK_S;
     struct built_template template;
     char token[STORE_TOKEN_BYTES];
 
@@ -148,7 +149,7 @@ bool action_upload_link(const struct actions *actions, const struct caller *call
     *out = (struct upload_link){
         .is_present = upload_exists(actions->uploads, team_id, hash),
         .team_id = team_id,
-        .expires = arena_format(arena, "%lld", (long long)(clock_wall_us() / SECOND_US + LIMIT_UPLOAD_LINK_S)),
+        .expires = arena_format(arena, "%lld", (long long)until_s),
     };
     store_upload_token(actions->store, team_id, hash, out->expires, token);
     out->token = arena_copy(arena, str_from(token));

@@ -56,11 +56,12 @@ static bool line_write(struct store *store, struct str build_id, struct log_end 
         written.level = BUILD_WARN;
         written.text = STR("The log has become too long: no more lines of this build are kept");
     }
+    int64_t position = end->lines++;
     end->last_us = MAX(end->last_us, line->at_us ? line->at_us : clock_wall_us());
     return sql_exec(store->sql,
                     "INSERT INTO build_lines (build_id, position, at_us, level, step, line) "
                     "VALUES ($1, $2, $3, $4, $5, $6)",
-                    SQL_ARGS(sql_text(build_id), sql_int(end->lines++), sql_int(end->last_us), sql_int(written.level),
+                    SQL_ARGS(sql_text(build_id), sql_int(position), sql_int(end->last_us), sql_int(written.level),
                              sql_text(written.step), sql_text(written.text)),
                     err);
 }
