@@ -225,13 +225,14 @@ static bool web_wait(void *context, uint64_t ms, struct err *err)
 
     if (until_ms > pull->until_ms)
         return err_set(err, ERR_TIMEOUT, "the image did not arrive in time");
-    for (; now_ms < until_ms; now_ms = clock_mono_ms()) {
+    for (;; now_ms = clock_mono_ms()) {
         struct pollfd front = { .fd = pull->front_fd, .events = POLLIN };
-        (void)poll(&front, 1, (int)MIN(until_ms - now_ms, (uint64_t)LOOK_MS));
         if (is_abandoned(pull))
             return err_set(err, ERR_CONFLICT, "the pull was cancelled");
+        if (now_ms >= until_ms)
+            return true;
+        (void)poll(&front, 1, (int)MIN(until_ms - now_ms, (uint64_t)LOOK_MS));
     }
-    return true;
 }
 
 /* ---- front ---- */

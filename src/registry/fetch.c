@@ -74,7 +74,7 @@ bool image_fetch(const struct fetch_config *config, struct pull_done *out, struc
     case SOURCE_LAYOUT:
         return layout_fetch(config, &source, out, err);
     case SOURCE_ARCHIVE:
-        return err_set(err, ERR_INVALID, "images from archives are not supported");
+        return archive_fetch(config, &source, out, err);
     case SOURCE_TEMPLATE:
         break;
     }

@@ -28,5 +28,7 @@ bool registry_fetch(const struct fetch_config *config, const struct reference *r
                     struct err *err) must_use;
 bool layout_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
                   struct err *err) must_use;
+bool archive_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
+                   struct err *err) must_use;
 
 #endif

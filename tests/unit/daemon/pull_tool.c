@@ -163,11 +163,10 @@ static void copy_layer(uint32_t number, int fd)
 {
     static char room[1 << 20];
     char path[600];
-    off_t at = 0;
 
     (void)snprintf(path, sizeof path, "%s/%u", tool.out, number);
     int to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    for (ssize_t n; (n = pread(fd, room, sizeof room, at)) > 0; at += n)
+    for (ssize_t n; (n = read(fd, room, sizeof room)) > 0;)
         if (write(to, room, (size_t)n) != n)
             die("cannot write a layer");
     fd_close(&to);

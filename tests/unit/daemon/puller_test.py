@@ -652,6 +652,71 @@ class Layouts(Base):
         self.assertEqual(self.run_tool("pull", "x", f"image=x=oci:{layout}").code, 1)
 
 
+class Archives(Base):
+    """Archives of `docker save`."""
+
+    def make_archive(self, images, links=(), pack=bytes):
+        files, listed = {}, []
+        for number, (image, tags) in enumerate(images):
+            names = [f"{number}-{i}/layer.tar" for i in range(len(image.diffs))]
+            files.update({name: gzip.decompress(blob) for name, blob in zip(names, image.blobs)})
+            files[f"{number}.json"] = image.config
+            listed.append({"Config": f"{number}.json", "RepoTags": tags, "Layers": names})
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            for name, target in links:
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = tarfile.SYMTYPE, target
+                tar.addfile(info)
+                files.pop(name)
+            for name, content in {**files, "manifest.json": json.dumps(listed).encode()}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+        path = self.dir / "saved.tar"
+        path.write_bytes(pack(out.getvalue()))
+        return path
+
+    def check_plain(self, result, image):
+        self.assertEqual(result.code, 0, result.output)
+        self.assertEqual([layer["diff"] for layer in result.layers], image.diffs)
+        for layer in result.layers:
+            if layer["how"] == "came":
+                self.assertEqual(sha((self.dir / "out" / layer["number"]).read_bytes()), layer["diff"])
+
+    def test_an_archive(self):
+        for pack in (bytes, gzip.compress):
+            path = self.make_archive([(SMALL, ["x:1"])], pack=pack)
+            self.check_plain(self.run_tool("pull", "x", f"image=x=docker-archive:{path}"), SMALL)
+            self.check_plain(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:x:1"), SMALL)
+            result = self.run_tool("pull", "x", f"image=x=docker-archive:{path}", f"have={SMALL.chains()[0]}")
+            self.assertEqual([layer["how"] for layer in result.layers], ["here", "came"])
+            self.check_plain(result, SMALL)
+            self.assertEqual(self.run_tool("digest", "x", f"image=x=docker-archive:{path}").value("reference"),
+                             sha(SMALL.config))
+
+    def test_one_of_several_images(self):
+        path = self.make_archive([(LARGE, ["large:1"]), (SMALL, ["x:1", "x:2"])])
+        self.check_plain(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:x:2"), SMALL)
+        self.assertEqual(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:x:3").kind, "not found")
+        self.assertIn("say which", self.run_tool("pull", "x", f"image=x=docker-archive:{path}").error)
+
+    def test_layers_that_are_links(self):
+        twice = Image([tar_of({"a": b"a"}), tar_of({"b": b"b"}), tar_of({"a": b"a"})])
+        path = self.make_archive([(twice, ["x:1"])], links=[("0-2/layer.tar", "../0-0/layer.tar")])
+        self.check_plain(self.run_tool("pull", "x", f"image=x=docker-archive:{path}"), twice)
+        path = self.make_archive([(twice, ["x:1"])], links=[("0-2/layer.tar", "../0-2/layer.tar")])
+        self.assertIn("has not all files", self.run_tool("pull", "x", f"image=x=docker-archive:{path}").error)
+
+    def test_damaged_archives(self):
+        path = self.make_archive([(SMALL, ["x:1"])])
+        whole = path.read_bytes()
+        for data in (b"", b"garbage", whole[:20000], whole.replace(b"manifest.json", b"mannifest.jso")):
+            path.write_bytes(data)
+            result = self.run_tool("pull", "x", f"image=x=docker-archive:{path}")
+            self.assertEqual((result.code, result.kind), (1, "invalid"), result.output)
+
+
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -788,6 +853,12 @@ class Debian(unittest.TestCase):
 
     def test_the_layout_itself(self):
         self.check(self.run_tool("pull", "x", f"image=x=oci:{self.layout}:one"), gzip.decompress)
+
+    def test_an_archive_that_skopeo_has_made(self):
+        path = self.dir / "saved.tar"
+        self.command("skopeo", "--policy", str(self.work / "policy.json"), "copy", f"oci:{self.layout}:one",
+                     f"docker-archive:{path}:team/app:1")
+        self.check(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:docker.io/team/app:1"), bytes)
 
 
 class Issuer:

@@ -1,0 +1,349 @@
+/*
+ * An image from an archive of `docker save`, which may be compressed. manifest.json may come last in it, so that it is read
+ * several times: for manifest.json, for the configuration and the sizes of layers, for the layers that are wanted. A layer that
+ * is a link to another one is looked for under the name that it leads to, by reading once more. Layers are copied to files
+ * without a name; the configuration has their digests, and who unpacks one checks it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "registry/digest.h"
+#include "registry/source.h"
+#include "wire/tar.h"
+#include "wire/unzip.h"
+
+enum {
+    READ_BYTES = 256 * 1024,
+    LINKS_MOST = 8,        /* one after the other */
+    LOOK_BYTES = 64 << 20, /* then: does anybody still wait? */
+};
+#define ARCHIVE_BYTES (2 * LIMIT_UNPACKED_BYTES) /* unpacked: other images may be in it, too */
+
+/* A file that is looked for in the archive. */
+struct sought {
+    struct str name;
+    bool is_wanted;   /* its content, in this reading */
+    bool is_found;    /* in this reading */
+    bool is_complete; /* found for good */
+    uint64_t size;
+    int fd; /* where its content goes; -1: to `text` */
+    struct buf *text;
+    uint64_t written;
+};
+
+struct archive {
+    const struct fetch_config *config;
+    int fd;
+    struct sought list[LIMIT_IMAGE_LAYERS + 1]; /* the layers, and then the configuration */
+    uint32_t count;
+    struct sought *now; /* the file whose data comes */
+    uint32_t entries;
+    struct image image;
+};
+
+/* ---- names ---- */
+
+/* Where a link leads, as a name in the archive: without "." and "..", which cannot lead out of it. */
+static struct str clean(struct arena *arena, struct str dir, struct str path)
+{
+    struct buf out = buf_make(arena, 2 * LIMIT_TAR_NAME_BYTES);
+    struct str both[] = { str_starts(path, STR("/")) ? STR("") : dir, path };
+
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        struct str part;
+        for (struct str rest = both[i]; rest.len && str_cut(&rest, '/', &part);) {
+            if (part.len == 0 || str_eq(part, STR(".")))
+                continue;
+            if (str_eq(part, STR(".."))) {
+                const char *slash = out.len ? memrchr(out.data, '/', out.len) : NULL;
+                out.len = slash ? (size_t)(slash - out.data) : 0;
+                continue;
+            }
+            if (out.len)
+                buf_add_char(&out, '/');
+            buf_add(&out, part);
+        }
+    }
+    return out.overflowed ? STR("") : buf_str(&out);
+}
+
+static struct str dir_of(struct str name)
+{
+    const char *slash = name.len ? memrchr(name.at, '/', name.len) : NULL;
+
+    return slash ? str_of(name.at, (size_t)(slash - name.at)) : STR("");
+}
+
+/* ---- one reading ---- */
+
+static void begin_file(struct archive *archive, struct sought *sought, const struct tar_entry *entry)
+{
+    sought->is_found = true;
+    sought->size = entry->size;
+    sought->written = 0;
+    if (sought->is_wanted)
+        archive->now = sought;
+}
+
+/* A link: the file is sought under another name, from the next reading on. */
+static void follow(struct archive *archive, struct sought *sought, const struct tar_entry *entry, struct str name)
+{
+    struct str dir = entry->type == TAR_SYMLINK ? dir_of(name) : STR("");
+
+    sought->name = clean(archive->config->arena, dir, entry->link);
+}
+
+static bool take_entry(struct archive *archive, const struct tar_entry *entry, struct err *err)
+{
+    struct str name = entry->name;
+
+    archive->now = NULL;
+    if (++archive->entries > LIMIT_ARCHIVE_ENTRIES)
+        return err_set(err, ERR_LIMIT, "the archive has more than %d files", LIMIT_ARCHIVE_ENTRIES);
+    while (str_skip(&name, STR("./")) || str_skip(&name, STR("/")))
+        ;
+    for (uint32_t i = 0; i < archive->count; i++) {
+        struct sought *sought = &archive->list[i];
+        if (sought->is_complete || sought->is_found || !str_eq(sought->name, name))
+            continue;
+        if (entry->type == TAR_FILE) {
+            begin_file(archive, sought, entry);
+            if (sought->is_wanted)
+                break; /* another one of the same name gets its copy in the next reading */
+        } else if (entry->type == TAR_SYMLINK || entry->type == TAR_HARD_LINK) {
+            follow(archive, sought, entry, name);
+        }
+    }
+    return true;
+}
+
+static bool take_data(struct archive *archive, struct str data, struct err *err)
+{
+    struct sought *now = archive->now;
+
+    if (!now)
+        return true;
+    now->written += data.len;
+    if (now->fd >= 0)
+        return fd_write_all(now->fd, data, err);
+    buf_add(now->text, data);
+    return !now->text->overflowed ||
+           err_set(err, ERR_LIMIT, "the archive has a document of more than %d bytes", LIMIT_REGISTRY_JSON_BYTES);
+}
+
+static bool take_bytes(struct archive *archive, struct tar *tar, struct str bytes, bool *out_over, struct err *err)
+{
+    const struct tar_entry *entry;
+    enum tar_event event = TAR_DATA;
+    struct str data;
+
+    while (event != TAR_MORE && event != TAR_END) {
+        if (!tar_read(tar, &bytes, &event, &entry, &data, err))
+            return false;
+        if ((event == TAR_ENTRY && !take_entry(archive, entry, err)) ||
+            (event == TAR_DATA && !take_data(archive, data, err)))
+            return false;
+    }
+    *out_over = event == TAR_END;
+    return true;
+}
+
+static bool unzip_bytes(struct archive *archive, struct unzip *unzip, struct tar *tar, struct str bytes, char *room,
+                        bool *out_over, struct err *err)
+{
+    size_t len;
+
+    for (;;) {
+        if (!unzip_read(unzip, &bytes, room, READ_BYTES, &len, err))
+            return false;
+        if (len == 0 && bytes.len == 0)
+            return true;
+        if (len && !take_bytes(archive, tar, str_of(room, len), out_over, err))
+            return false;
+        if (*out_over)
+            return true;
+    }
+}
+
+static bool read_through(struct archive *archive, struct unzip *unzip, struct tar *tar, struct err *err)
+{
+    auto_free char *from = mem_new(READ_BYTES);
+    auto_free char *room = mem_new(READ_BYTES);
+    const struct web *web = archive->config->web;
+    bool is_over = false;
+    off_t at = 0;
+
+    while (!is_over) {
+        ssize_t n = pread(archive->fd, from, READ_BYTES, at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, "read the archive");
+        if (n == 0)
+            return unzip_finish(unzip, err) && tar_finish(tar, err);
+        if (at / LOOK_BYTES != (at + n) / LOOK_BYTES && !web->wait(web->context, 0, err))
+            return false;
+        at += n;
+        if (!unzip_bytes(archive, unzip, tar, str_of(from, (size_t)n), room, &is_over, err))
+            return false;
+    }
+    return true;
+}
+
+static bool read_once(struct archive *archive, struct err *err)
+{
+    struct unzip *unzip = unzip_new(ARCHIVE_BYTES);
+    struct tar *tar = tar_new();
+
+    archive->now = NULL;
+    archive->entries = 0;
+    for (uint32_t i = 0; i < archive->count; i++)
+        archive->list[i].is_found = false;
+    bool fine = read_through(archive, unzip, tar, err);
+    tar_free(tar);
+    unzip_free(unzip);
+    return fine;
+}
+
+static bool all_are_complete(struct archive *archive)
+{
+    bool all = true;
+
+    for (uint32_t i = 0; i < archive->count; i++) {
+        struct sought *sought = &archive->list[i];
+        sought->is_complete |= sought->is_found && (!sought->is_wanted || sought->written == sought->size);
+        all &= sought->is_complete;
+    }
+    return all;
+}
+
+/* Until all that is sought was found. */
+static bool read_for_all(struct archive *archive, struct err *err)
+{
+    for (uint32_t i = 0; i < LINKS_MOST + archive->count; i++) {
+        struct str names[COUNT_OF(archive->list)];
+        bool has_changed = false;
+        for (uint32_t at = 0; at < archive->count; at++)
+            names[at] = archive->list[at].name;
+        if (!read_once(archive, err))
+            return false;
+        for (uint32_t at = 0; at < archive->count; at++)
+            has_changed |= archive->list[at].is_found || !str_eq(names[at], archive->list[at].name);
+        if (all_are_complete(archive))
+            return true;
+        if (!has_changed)
+            break;
+    }
+    return err_set(err, ERR_INVALID, "the archive has not all files that its manifest.json names");
+}
+
+/* ---- documents ---- */
+
+static bool read_text(struct archive *archive, struct str name, struct str *out, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, LIMIT_REGISTRY_JSON_BYTES);
+
+    archive->list[archive->count++] = (struct sought){ .name = name, .is_wanted = true, .fd = -1, .text = &text };
+    bool fine = read_for_all(archive, err);
+    archive->count--;
+    if (fine)
+        *out = arena_copy(archive->config->arena, buf_str(&text));
+    return fine;
+}
+
+/* The configuration, and how large the layers are. */
+static bool describe(struct archive *archive, const struct saved_image *saved, struct err *err)
+{
+    struct arena *arena = archive->config->arena;
+    struct manifest manifest = { .layer_count = saved->layer_count };
+    struct pull_done *done = &archive->image.done;
+    struct str config_json;
+
+    for (uint32_t i = 0; i < saved->layer_count; i++)
+        archive->list[archive->count++] = (struct sought){ .name = clean(arena, STR(""), saved->layers[i]), .fd = -1 };
+    if (!read_text(archive, clean(arena, STR(""), saved->config), &config_json, err))
+        return false;
+    sha256_hex(config_json, done->reference_hex);
+    memcpy(done->digest_hex, done->reference_hex, sizeof done->digest_hex);
+    manifest.layers = ARENA_ARRAY(arena, struct descriptor, saved->layer_count);
+    for (uint32_t i = 0; i < saved->layer_count; i++) {
+        manifest.layers[i].size = archive->list[i].size;
+        manifest.size += archive->list[i].size;
+        if (manifest.size > LIMIT_UNPACKED_BYTES)
+            return err_set(err, ERR_LIMIT, "image size exceeds maximum filesystem size: more than %llu MB",
+                           (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20));
+    }
+    return image_describe(archive->config, &manifest, config_json, &archive->image, err);
+}
+
+/* ---- layers ---- */
+
+static bool copy_layers(void *context, const bool *have, struct err *err)
+{
+    struct archive *archive = context;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < archive->count; i++)
+        bytes += have[i] ? 0 : archive->list[i].size;
+    if (!blobs_make_room(archive->config->blobs, bytes, err))
+        return false;
+    for (uint32_t i = 0; i < archive->count; i++) {
+        struct sought *sought = &archive->list[i];
+        sought->is_wanted = !have[i];
+        sought->is_complete = have[i];
+        if (!have[i] && (sought->fd = blobs_make_file(archive->config->blobs, err)) < 0)
+            return false;
+    }
+    return all_are_complete(archive) || read_for_all(archive, err);
+}
+
+static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+{
+    struct archive *archive = context;
+
+    *out_fd = take_fd(&archive->list[number].fd);
+    return lseek(*out_fd, 0, SEEK_SET) == 0 || err_sys(err, "read a layer from its beginning");
+}
+
+static bool fetch(struct archive *archive, const char *name, struct err *err)
+{
+    const struct fetch_config *config = archive->config;
+    struct saved_image saved;
+    struct str list;
+
+    if (!read_text(archive, STR("manifest.json"), &list, err) ||
+        !saved_image_choose(list, str_from(name), config->arena, &saved, err) || !describe(archive, &saved, err))
+        return false;
+    if (config->ask->only_digest)
+        return true;
+    archive->image.prepare = copy_layers;
+    archive->image.open_layer = open_layer;
+    archive->image.context = archive;
+    return image_give(config, &archive->image, err);
+}
+
+bool archive_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
+                   struct err *err)
+{
+    auto_free struct archive *archive = NEW(struct archive);
+    auto_close int fd = open(source->path, O_RDONLY | O_CLOEXEC);
+
+    archive->config = config;
+    archive->fd = fd;
+    if (fd < 0)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the archive %.60s of this image cannot be opened: it must be there when the server starts, and "
+                       "readable",
+                       source->path);
+    bool fine = fetch(archive, source->name, err);
+    if (fine)
+        *out = archive->image.done;
+    for (uint32_t i = 0; i < archive->count; i++)
+        fd_close(&archive->list[i].fd);
+    return fine;
+}
