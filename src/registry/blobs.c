@@ -102,6 +102,12 @@ static bool disk_has(const struct blobs *blobs, uint64_t bytes)
     return !room.few_bytes && !room.few_inodes && room.bytes >= bytes + LIMIT_ROOM_BYTES;
 }
 
+static bool no_room(uint64_t bytes, uint64_t most, struct err *err)
+{
+    return err_set(err, ERR_LIMIT, "there is no room for %llu MB of downloads: at most %llu MB are kept",
+                   (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
+}
+
 bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err)
 {
     const uint64_t most = blobs->bytes_most ? blobs->bytes_most : LIMIT_BLOBS_BYTES;
@@ -112,6 +118,8 @@ bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err)
 
     if (!list)
         return false;
+    if (bytes > most) /* nothing needs to go for that */
+        return no_room(bytes, most, err);
     size_t left = count;
     qsort(list, count, sizeof *list, older);
     for (size_t i = 0; i < count; i++) {
@@ -122,8 +130,7 @@ bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err)
         }
     }
     if (used + bytes > most)
-        return err_set(err, ERR_LIMIT, "there is no room for %llu MB of downloads: at most %llu MB are kept",
-                       (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
+        return no_room(bytes, most, err);
     return disk_has(blobs, bytes) || err_set(err, ERR_FULL, "there is no room on the server's disk for %llu MB",
                                              (unsigned long long)(bytes >> 20));
 }

@@ -18,6 +18,7 @@ import pathlib
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -302,6 +303,10 @@ class Registry:
         except OSError:
             pass
         call.close_connection = True
+        return True
+
+    def trick_downgrade(self, call, kind, name, repository):
+        self.send(call, 401, b"", {"WWW-Authenticate": f'Bearer realm="http://{self.host}/token",service="test"'})
         return True
 
     def trick_circle(self, call, kind, name, repository):
@@ -608,6 +613,47 @@ class Registries(Base):
         for image in ("", "UPPER", "a b", "http://x/y", "x" * 600):
             result = self.run_tool("pull", image)
             self.assertEqual((result.code, result.kind), (1, "invalid"), image)
+
+
+class Https(Base):
+    """A registry with a certificate, at a private address."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.keys = pathlib.Path(tempfile.mkdtemp(prefix="cloister-puller."))
+        cls.addClassCleanup(shutil.rmtree, cls.keys)
+        cls.cert = cls.keys / "cert.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2", "-addext",
+                        "subjectAltName=IP:127.0.0.1", "-keyout", str(cls.keys / "key.pem"), "-out", str(cls.cert)],
+                       check=True, stderr=subprocess.DEVNULL)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cls.cert, cls.keys / "key.pem")
+        for server in cls.registry.servers:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+
+    def test_a_certificate_that_the_machine_trusts(self):
+        self.registry.put_image("plain/tls", SMALL)
+        result = self.run_tool("pull", f"{self.registry.host}/plain/tls", f"allow={self.registry.host}", f"roots={self.cert}")
+        self.assertEqual(result.code, 0, result.output)
+        self.check(result, SMALL)
+
+    def test_a_certificate_of_somebody_else(self):
+        other = self.dir / "other.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2", "-keyout",
+                        "/dev/null", "-out", str(other)], check=True, stderr=subprocess.DEVNULL)
+        for host, roots in ((self.registry.host, other), (self.registry.other, self.cert)):  # not signed by it; for another name
+            result = self.run_tool("pull", f"{host}/plain/tls", f"allow={host}", f"roots={roots}", "user=user", "password=right")
+            self.assertEqual((result.kind, result.said), ("denied", []), result.output)
+            self.assertIn("certificate is not one that this machine trusts", result.error)
+        self.assertEqual(self.registry.requests, [])
+
+    def test_passwords_do_not_leave_by_http(self):
+        self.registry.put_image("downgrade/app", SMALL)
+        words = (f"allow={self.registry.host}", f"roots={self.cert}", "user=user", "password=right")
+        result = self.run_tool("pull", f"{self.registry.host}/downgrade/app", *words)
+        self.assertEqual((result.code, result.kind), (1, "invalid"), result.output)
+        self.assertIn("must begin with https://", result.error)
 
 
 class Layouts(Base):

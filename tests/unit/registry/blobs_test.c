@@ -157,6 +157,7 @@ static void what_is_old_goes_first(void **state)
     assert_true(is_here("three"));
     assert_false(blobs_make_room(&rig.blobs, 4 * 4096, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
+    assert_true(is_here("three")); /* it was not removed in vain */
     rig.blobs.bytes_most = UINT64_MAX / 2;
     assert_false(blobs_make_room(&rig.blobs, UINT64_C(1) << 60, &err)); /* no disk is so large */
     assert_int_equal(err.kind, ERR_FULL);
