@@ -508,9 +508,11 @@ static bool front_open(struct front *front, struct err *err)
         .inside = front->settings.inside,
         .has_mail = front->settings.mail.is_on,
     });
+    open_puller(front);
     front->builder = builder_new(&(struct builder_config){ .store = front->store,
                                                            .sandboxes = front->sandboxes,
                                                            .driver = front->driver,
+                                                           .puller = front->puller,
                                                            .uploads = front->uploads,
                                                            .guestd_version = GUESTD_API_VERSION,
                                                            .disk_mb = DISK_MB,
@@ -520,7 +522,6 @@ static bool front_open(struct front *front, struct err *err)
         return false;
     front_egress_report_to(front->egress, front->sandboxes);
     front_egress_guests_to(front->egress, on_guest, front);
-    open_puller(front);
     if (!open_mail(front, err))
         return false;
     front->actions = (struct actions){

@@ -24,19 +24,19 @@ static void begin_with(struct build *build, uint32_t layer_count, const struct s
     build->chain.layers = layers;
 }
 
-static bool from_template(struct build *build)
+static bool from_template(struct build *build, uint32_t layer_count, const struct str *layers)
 {
     const struct build_want *want = &build->want;
     struct arena arena;
 
     arena_init(&arena);
-    struct str *parts = ARENA_ARRAY(&arena, struct str, want->from_layer_count + 2);
+    struct str *parts = ARENA_ARRAY(&arena, struct str, layer_count + 2);
     parts[0] = STR("1");
     parts[1] = STR("layers");
-    memcpy(parts + 2, want->from_layers, want->from_layer_count * sizeof *parts);
-    key_of(build->chain.key, parts, want->from_layer_count + 2);
+    memcpy(parts + 2, layers, layer_count * sizeof *parts);
+    key_of(build->chain.key, parts, layer_count + 2);
     arena_done(&arena);
-    begin_with(build, want->from_layer_count, want->from_layers);
+    begin_with(build, layer_count, layers);
     if (want->from_image.len)
         build_say(build, BUILD_INFO, "CACHED [base] FROM %.*s [%s]", STR_ARG(want->from_image), build->chain.key);
     else
@@ -225,6 +225,35 @@ static bool from_image(struct build *build)
     return false;
 }
 
+/* An image of which the image map says that it is a template. */
+static bool from_mapped(struct build *build, struct str name)
+{
+    struct template_row template;
+    struct err err;
+
+    if (store_template_by_alias(build->builder->config.store, STR(""), name, &build->arena, &template, &err))
+        return from_template(build, template.layer_count, template.layers);
+    return err.kind == ERR_NOT_FOUND
+               ? build_fail(build, "image '%.*s': the operator has made it the template '%.*s', which does not exist",
+                            (int)MIN(build->want.from_image.len, (size_t)200), build->want.from_image.at, STR_ARG(name))
+               : build_fail_err(build, &err);
+}
+
+static bool from_reference(struct build *build)
+{
+    const struct build_want *want = &build->want;
+    struct puller *puller = build->builder->config.puller;
+    struct str name = STR("");
+    struct err err;
+
+    if (puller && !puller_template(puller, want->from_image, &build->arena, &name, &err))
+        return build_fail(build, "%s", err.message);
+    bool is_given = want->from_layer_count > 0 && (!puller || str_eq(name, STR("base")));
+    if (is_given)
+        return from_template(build, want->from_layer_count, want->from_layers);
+    return name.len ? from_mapped(build, name) : from_image(build);
+}
+
 bool run_base(struct build *build)
 {
     const struct build_want *want = &build->want;
@@ -234,8 +263,8 @@ bool run_base(struct build *build)
     if (want->from_error.len)
         return build_fail(build, "%.*s", (int)MIN(want->from_error.len, (size_t)1000), want->from_error.at);
     bool ok = want->from_build.len         ? from_build(build)
-              : want->from_layer_count > 0 ? from_template(build)
-              : want->from_image.len       ? from_image(build)
+              : want->from_image.len       ? from_reference(build)
+              : want->from_layer_count > 0 ? from_template(build, want->from_layer_count, want->from_layers)
                                            : build_fail(build, "a build needs an image or a template to begin with");
     if (!ok)
         return false;
