@@ -196,9 +196,9 @@ static bool pull(struct build *build, struct kept *out_kept)
         return build_goes_on(build) && build_fail(build, "%s", err.message);
     take_envs(build, &image);
     bool ok = unpack_layers(build, &image) && provision(build, out_kept);
-    pulled_done(&image);
     if (ok)
         drop_parts(build, &image);
+    pulled_done(&image);
     return ok;
 }
 
