@@ -74,8 +74,8 @@ static bool create_from(const struct actions *actions, const struct caller *call
                                  .open_code = request->open_code && !actions->code_always_has_token,
                                  .lifecycle = request->lifecycle,
                                  .image = template->image,
-                                 .default_user = build ? build->context.user : STR(""),
-                                 .default_workdir = build ? build->context.workdir : STR(""),
+                                 .default_user = template->default_user,
+                                 .default_workdir = template->default_workdir,
                              },
                              arena, out, err);
     bool must_start = build && !template->image.len && (build->start_cmd.len || build->ready_cmd.len);

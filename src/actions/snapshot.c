@@ -131,6 +131,8 @@ bool action_snapshot_create(const struct actions *actions, const struct caller *
                                  .layer_count = layer_count,
                                  .layers = layers,
                                  .kept_id = arena_copy(arena, str_from(kept.id)),
+                                 .default_user = source.default_user,
+                                 .default_workdir = source.default_workdir,
                                  .has_memory = kept.has_image,
                                  .layer_bytes = kept.layer_bytes,
                                  .image_bytes = kept.image_bytes };

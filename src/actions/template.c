@@ -319,6 +319,8 @@ static bool snapshot_build(const struct actions *actions, const struct caller *c
         .alias_count = row.name.len ? 1 : 0,
         .aliases = alias,
         .image = row.has_memory ? row.kept_id : STR(""),
+        .default_user = row.default_user,
+        .default_workdir = row.default_workdir,
         .kept_id = row.kept_id,
         .used_us = row.used_us,
     };
@@ -350,6 +352,8 @@ static bool tag_build(const struct actions *actions, const struct template_found
         .alias_count = built->alias_count,
         .aliases = built->aliases,
         .image = build->image,
+        .default_user = build->context.user,
+        .default_workdir = build->context.workdir,
         .build = build,
         .is_public = built->is_public,
     };

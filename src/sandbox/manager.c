@@ -191,6 +191,8 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .template_id = arena_copy(arena, sb->template_id),
         .alias = arena_copy(arena, sb->alias),
         .guestd_version = arena_copy(arena, sb->guestd_version),
+        .default_user = arena_copy(arena, sb->default_user),
+        .default_workdir = arena_copy(arena, sb->default_workdir),
         .is_paused = !sandbox_state_is_running(sb->state),
         .is_pausing = sb->state == SANDBOX_PAUSING,
         .has_memory = is_kept && sb->has_memory,

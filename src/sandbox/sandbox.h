@@ -144,6 +144,7 @@ struct sandbox_info {
     struct net_policy network; /* empty in lists */
     bool is_private;
     struct str traffic_token; /* of a private one; empty in lists */
+    struct str default_user, default_workdir;
     struct str mask_host;
     uint32_t https_port_count; /* 0 in lists */
     const uint16_t *https_ports;

@@ -233,6 +233,8 @@ static void copy_info(const struct sandbox_info *from, struct arena *arena, stru
     out->access_token = arena_copy(arena, from->access_token);
     out->traffic_token = arena_copy(arena, from->traffic_token);
     out->mask_host = arena_copy(arena, from->mask_host);
+    out->default_user = arena_copy(arena, from->default_user);
+    out->default_workdir = arena_copy(arena, from->default_workdir);
     for (uint32_t i = 0; i < from->metadata_count; i++)
         metadata[i] =
             (struct pair){ arena_copy(arena, from->metadata[i].name), arena_copy(arena, from->metadata[i].value) };

@@ -12,9 +12,10 @@
 #include "base/random.h"
 #include "store/inside.h"
 
-#define SNAPSHOT_COLUMNS                                                                                        \
-    "kept_id, template_id, name, tag, team_id, sandbox_id, source_template_id, cpu_count, memory_mb, disk_mb, " \
-    "guestd_version, created_us, layers, has_memory, layer_bytes, image_bytes, used_us, raw_bytes"
+#define SNAPSHOT_COLUMNS                                                                                           \
+    "kept_id, template_id, name, tag, team_id, sandbox_id, source_template_id, cpu_count, memory_mb, disk_mb, "    \
+    "guestd_version, created_us, layers, has_memory, layer_bytes, image_bytes, used_us, raw_bytes, default_user, " \
+    "default_workdir"
 
 enum {
     TEMPLATE_ID_CHARS = 20,
@@ -56,6 +57,8 @@ static void snapshot_read(const struct sql_rows *rows, struct arena *arena, stru
         .image_bytes = (uint64_t)sql_row_int(rows, 15),
         .used_us = sql_row_int(rows, 16),
         .raw_bytes = (uint64_t)sql_row_int(rows, 17),
+        .default_user = arena_copy(arena, sql_row_text(rows, 18)),
+        .default_workdir = arena_copy(arena, sql_row_text(rows, 19)),
     };
     layers_read(arena_copy(arena, sql_row_text(rows, 12)), arena, out);
 }
@@ -191,14 +194,15 @@ static bool snapshot_write(struct store *store, const struct snapshot_row *row, 
                     err) &&
            sql_exec(store->sql,
                     "INSERT INTO snapshots (" SNAPSHOT_COLUMNS ", node_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, "
-                    "$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+                    "$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)",
                     SQL_ARGS(sql_text(row->kept_id), sql_text(row->template_id), sql_text(row->name),
                              sql_text(row->tag), sql_text(row->team_id), sql_text(row->sandbox_id),
                              sql_text(row->source_template_id), sql_int(row->cpu_count), sql_int(row->memory_mb),
                              sql_int(row->disk_mb), sql_text(row->guestd_version), sql_int(row->created_us),
                              sql_text(layers), sql_int(row->has_memory), sql_int((int64_t)row->layer_bytes),
                              sql_int((int64_t)row->image_bytes), sql_int(row->created_us),
-                             sql_int((int64_t)row->raw_bytes), sql_text(str_from(store->node_id))),
+                             sql_int((int64_t)row->raw_bytes), sql_text(row->default_user),
+                             sql_text(row->default_workdir), sql_text(str_from(store->node_id))),
                     err);
 }
 

@@ -118,6 +118,7 @@ struct template_row {
     struct str image;          /* of a snapshot or build with its processes: its kept_id; the store leaves it empty */
     struct str kept_id;        /* of any snapshot; the same */
     int64_t used_us;           /* as in struct snapshot_row */
+    struct str default_user, default_workdir; /* of its sandboxes; the store leaves them empty: as always */
     /* Of a build, else empty; the store leaves these so: */
     const struct build_row *build;
     bool is_public; /* other teams may use it */
@@ -160,7 +161,8 @@ struct snapshot_row {
     int64_t created_us;
     uint32_t layer_count;
     const struct str *layers;
-    struct str kept_id; /* of struct kept; the last of `layers` too */
+    struct str kept_id;                       /* of struct kept; the last of `layers` too */
+    struct str default_user, default_workdir; /* of the sandbox; empty: as always */
     bool has_memory;
     uint64_t layer_bytes, image_bytes; /* as they are on disk… */
     uint64_t raw_bytes;                /* …and the second before it was compressed; 0: not known yet */

@@ -277,10 +277,14 @@ static void more_layers_than_a_sandbox_can_have_are_refused(void **state)
     wanted.layer_count = COUNT_OF(many);
     MUST_FAIL(store_snapshot_add(t->store, &wanted, &plenty, &t->arena, &made, &err), ERR_INTERNAL);
     wanted.layer_count = LIMIT_LAYERS;
+    wanted.default_user = STR("worker");
+    wanted.default_workdir = STR("/app");
     MUST(store_snapshot_add(t->store, &wanted, &plenty, &t->arena, &made, &err));
     struct snapshot_row found = get(t, made.template_id, "");
     assert_int_equal(found.layer_count, LIMIT_LAYERS);
     CHECK_STR(found.layers[LIMIT_LAYERS - 1], str_from(digits));
+    CHECK_STR(found.default_user, STR("worker"));
+    CHECK_STR(found.default_workdir, STR("/app"));
 }
 
 static void each_node_has_its_own(void **state)
