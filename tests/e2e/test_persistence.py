@@ -366,6 +366,7 @@ def pages_bytes(image):
     return sum(path.stat().st_size for path in image.glob("pages*"))
 
 
+@pytest.mark.timeout(300)
 def test_a_compressed_image_comes_back_with_its_variables(compressing):
     box = make(compressing, FULL) if has_full(compressing) else make(compressing)
     box.run_code(KEPT_CODE)
@@ -398,6 +399,7 @@ def has_full(server):
     return FULL in [name for t in server.api("GET", "/templates").json for name in t["names"]]
 
 
+@pytest.mark.timeout(300)
 def test_copies_of_a_compressed_snapshot(compressing):
     box = make(compressing)
     pid = start_sleeper(box)
@@ -456,6 +458,7 @@ def test_a_damaged_compressed_image_is_refused_and_the_files_still_start(compres
         assert use(compressing, box.sandbox_id).files.read("/home/user/note") == name
 
 
+@pytest.mark.timeout(300)
 def test_a_kill_while_it_is_compressed_loses_nothing(compressing):
     box = make(compressing)
     box.run_code(KEPT_CODE)
