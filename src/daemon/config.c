@@ -63,7 +63,7 @@ static const struct option options[] = {
     { "snapshot-disk", NUMBER(snapshot_disk_gb, 1, 1 << 20), "100",
       "GiB that all snapshots may take together, one team half of it" },
     { "snapshot-days", NUMBER(snapshot_days, 0, LIMIT_KEPT_DAYS), "0",
-      "days after which a snapshot that no sandbox was made from is deleted; 0: never" },
+      "days after which a snapshot is deleted if no sandbox is made from it; 0: never" },
     { "paused-days", NUMBER(paused_days, 0, LIMIT_KEPT_DAYS), "0",
       "days after which a paused sandbox is killed, with its files; 0: never" },
     { "memory", NUMBER(memory_mb, 128, 1 << 20), "",

@@ -118,7 +118,7 @@ static inline struct native *native_of(struct driver *driver)
 /* For tests: false, or the end of this process, at the step that they have named. */
 bool native_reach(const struct native *native, enum native_step step, struct err *err) must_use;
 
-/* For ids of its own, 65536 of them; box_clear() gives it back. */
+/* For ids of its own, 65536 of them, that no process has as long as there are such; box_clear() gives it back. */
 bool slot_take(struct native *native, uint32_t *out_slot, struct err *err) must_use;
 
 struct box *box_new(struct native *native, const char *id) must_use; /* in no state, and not in native->boxes */

@@ -21,6 +21,12 @@ struct sums {
     bool is_cut_short;
 };
 
+/* Rounded up: what is there is not 0. */
+static uint64_t mib(uint64_t bytes)
+{
+    return (bytes + (1 << 20) - 1) >> 20;
+}
+
 static void add_image(struct sums *sums, const struct measured *found)
 {
     sums->image_bytes += found->image_bytes;
@@ -94,12 +100,12 @@ void native_probe_kept(const char *data_path, uint64_t cap_bytes, struct probe_r
     }
     int len = snprintf(row->found, sizeof row->found,
                        "%u snapshots, %" PRIu64 " of %" PRIu64 " MiB; %u paused sandboxes, %" PRIu64 " MiB%s",
-                       sums.snapshots, sums.snapshot_bytes >> 20, cap_bytes >> 20, sums.paused, sums.paused_bytes >> 20,
+                       sums.snapshots, mib(sums.snapshot_bytes), mib(cap_bytes), sums.paused, mib(sums.paused_bytes),
                        sums.is_cut_short ? ", or more" : "");
     if (sums.raw_bytes > sums.image_bytes && len > 0 && (size_t)len < sizeof row->found)
         (void)snprintf(row->found + len, sizeof row->found - (size_t)len,
-                       "; memory is compressed from %" PRIu64 " to %" PRIu64 " MiB", sums.raw_bytes >> 20,
-                       sums.image_bytes >> 20);
+                       "; memory is compressed from %" PRIu64 " to %" PRIu64 " MiB", mib(sums.raw_bytes),
+                       mib(sums.image_bytes));
     if (sums.snapshot_bytes < cap_bytes - cap_bytes / 10)
         return;
     row->verdict = PROBE_WARN;

@@ -427,6 +427,7 @@ static bool start_mover(struct work *work, struct err *err)
     work->go_fd = pipe_fds[1];
     work->mover = fork();
     if (work->mover == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         fd_close(&work->go_fd);
         hurry(work->restore->user_fds, work->restore->user_count);
         _exit(!(read(read_fd, &pid, sizeof pid) == sizeof pid && move_guestd(work->restore, pid, &why)));
@@ -454,8 +455,10 @@ static bool start_marker(struct work *work, struct err *err)
     if (restore->plan.from != PLAN_PARKED_IMAGE)
         return true;
     work->marker = fork();
-    if (work->marker == 0)
+    if (work->marker == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* or it ends when it has written it: nothing runs before that */
         _exit(!state_mark_resumed(restore->sandbox_fd, restore->box->native->boot_id, true, &why));
+    }
     return work->marker > 0 || err_sys(err, "fork");
 }
 

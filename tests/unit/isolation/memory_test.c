@@ -2,6 +2,7 @@
  * Sandboxes whose memory goes to disk and comes back, by CRIU. Skipped aloud where there is none: scripts/criu.sh fetches it.
  */
 #include "isolation/native/native.h"
+#include "isolation/native/probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -1381,6 +1382,16 @@ static void what_is_kept_is_measured_before_and_after(void **state)
     assert_int_equal(now.layer_bytes, raw.layer_bytes);
     assert_true(now.image_bytes < raw.image_bytes);
     assert_true(now.raw_bytes > raw.raw_bytes * 9 / 10 && now.raw_bytes < raw.raw_bytes * 11 / 10);
+    /* Doctor has the sums, and warns before there is no room for more. */
+    struct probe_row row;
+    native_probe_kept(world->path, UINT64_C(5) << 30, &row);
+    assert_int_equal(row.verdict, PROBE_OK);
+    assert_string_equal(row.found,
+                        "1 snapshots, 1 of 5120 MiB; 1 paused sandboxes, 1 MiB; memory is compressed from 1 to "
+                        "1 MiB");
+    native_probe_kept(world->path, 1000, &row);
+    assert_int_equal(row.verdict, PROBE_WARN);
+    assert_non_null(strstr(row.fix, "--snapshot-days"));
 }
 
 static void copies_of_a_compressed_snapshot_come_at_once(void **state)

@@ -29,6 +29,8 @@ static const char *init_path; /* the static program that stands in for guestd, f
 
 static const char layer_id[] = "00000000000000000000000000000000000000000000000000000000000000aa";
 
+#define TEST_UID_BASE 0x60000000u /* no server on this machine has these ids */
+
 struct world {
     char path[64];
     int data_fd, guestd_fd;
@@ -59,7 +61,9 @@ static inline void note_exit(void *context, const char *id, enum exit_cause caus
 static inline void new_driver(struct world *world)
 {
     struct err err;
-    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd };
+    struct native_config config = { .data_fd = world->data_fd,
+                                    .guestd_fd = world->guestd_fd,
+                                    .uid_base = TEST_UID_BASE };
 
     world->driver = native_driver_new(world->loop, &config, &err);
     if (!world->driver)

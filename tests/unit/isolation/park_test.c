@@ -97,21 +97,68 @@ static void a_frozen_sandbox_can_be_parked(void **state)
     assert_int_equal(world->exits, 1);
 }
 
+/* Of its root, as the host sees it. */
+static uint32_t id_of(struct world *world, const char *id)
+{
+    auto_free char *text = NULL;
+    char path[64];
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/uid_map", native_pid_of(world->driver, id));
+    assert_true(fd_read_file(AT_FDCWD, path, 4096, &text, &len, &err));
+    return (uint32_t)strtoul(text + strspn(text, " 0"), NULL, 10);
+}
+
 static void a_parked_sandbox_leaves_its_slot_to_others(void **state)
 {
     struct world *world = *state;
     (void)close(start_and_write(world, "sandbox1"));
     struct plan plan = a_plan("sandbox2");
+    uint32_t first = id_of(world, "sandbox1");
 
     assert_int_equal(park(world, "sandbox1"), ERR_NONE);
     auto_close int second = start(world, &plan);
-    auto_free char *facts = ask(second, "facts");
-    assert_non_null(strstr(facts, "uid_map:          0 1879048192      65536"));
+    assert_int_equal(id_of(world, "sandbox2"), first);
     /* A new keeper does not mistake one for the other, and the first has another range now. */
     next_driver(world);
     assert_int_equal(state_of(world, "sandbox1"), HELD_PARKED);
     assert_int_equal(state_of(world, "sandbox2"), HELD_RUNNING);
     resume_and_check(world, "sandbox1");
+}
+
+static void ids_that_a_process_has_are_given_to_no_sandbox(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    static const uint32_t users[] = { 0, 1000 };
+
+    for (size_t i = 0; i < COUNT_OF(users); i++) {
+        (void)close(start(world, &plan));
+        uint32_t first = id_of(world, "sandbox1");
+        assert_true(first >= TEST_UID_BASE);
+        assert_true(stop(world, "sandbox1"));
+        check_at_rest(world);
+        int ready[2];
+        char byte;
+        assert_int_equal(pipe(ready), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (setresuid(first + users[i], first + users[i], first + users[i]) < 0 || write(ready[1], "r", 1) != 1)
+                _exit(1);
+            for (;;)
+                (void)pause();
+        }
+        assert_int_equal(read(ready[0], &byte, 1), 1);
+        (void)close(ready[0]);
+        (void)close(ready[1]);
+        (void)close(start(world, &plan));
+        assert_int_not_equal(id_of(world, "sandbox1"), first);
+        assert_int_equal(kill(pid, SIGKILL), 0);
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        assert_true(stop(world, "sandbox1"));
+        check_at_rest(world);
+    }
 }
 
 static void a_plan_with_other_layers_is_refused(void **state)
@@ -451,6 +498,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_parked_sandbox_is_its_files_and_nothing_else),
         NATIVE_CASE(a_frozen_sandbox_can_be_parked),
         NATIVE_CASE(a_parked_sandbox_leaves_its_slot_to_others),
+        NATIVE_CASE(ids_that_a_process_has_are_given_to_no_sandbox),
         NATIVE_CASE(a_plan_with_other_layers_is_refused),
         NATIVE_CASE(a_start_that_fails_leaves_it_parked),
         NATIVE_CASE(a_park_that_fails_leaves_it_running),
