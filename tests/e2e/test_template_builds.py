@@ -1,5 +1,7 @@
 """Builds of templates by the SDK, on the base template: no network and no registry is needed."""
 
+import hashlib
+import random
 import subprocess
 import uuid
 
@@ -117,6 +119,47 @@ def test_a_template_of_ones_own_is_a_base_and_its_start_command_runs(server, nam
     assert server.api("DELETE", f"/templates/{info.template_id}").status == 204
     with Sandbox.create(f"{name}-child", timeout=60) as box:
         assert box.commands.run("cat ~/child").stdout == "parent\n"
+
+
+def test_files_are_copied(server, name, tmp_path):
+    """The archives of several COPY steps, uploaded by signed links; one is large enough to come in many pieces."""
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    (tmp_path / "folder" / "a.txt").write_text("a\n")
+    (tmp_path / "folder" / "deep" / "b.txt").write_text("b\n")
+    (tmp_path / "folder" / "link").symlink_to("a.txt")
+    (tmp_path / "large").write_bytes(random.Random(1).randbytes(20 << 20))
+    digest = hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest()
+    recipe = (
+        Template(file_context_path=tmp_path)
+        .from_template("base")
+        .copy("folder", "/app/folder")
+        .copy("folder/*.txt", "/app/texts/", mode=0o600)
+        .copy("large", "/data/", user="root")
+        .run_cmd("cat /app/folder/link /app/folder/deep/b.txt > ~/joined")
+    )
+    build(recipe, name)
+    with Sandbox.create(name, timeout=60) as box:
+        assert box.commands.run("cat ~/joined").stdout == "a\nb\n"
+        assert box.commands.run("sha256sum /data/large").stdout.split()[0] == digest
+        assert box.commands.run("stat -c '%U %a' /app/texts/a.txt /data/large").stdout.split()[:3] == ["user", "600", "root"]
+    # Not a byte is sent again, and nothing is run.
+    _, lines = build(recipe, name)
+    assert sum(line.startswith("CACHED ") for line in lines) >= 4, lines
+    # What changed, and what follows.
+    (tmp_path / "folder" / "a.txt").write_text("changed\n")
+    _, lines = build(recipe, name)
+    assert not any(line.startswith("CACHED ") and "COPY" in line for line in lines), lines
+    with Sandbox.create(name, timeout=60) as box:
+        assert box.commands.run("cat ~/joined").stdout == "changed\nb\n"
+
+
+def test_a_copy_without_its_archive_fails_the_step(server, name):
+    made = server.api("POST", "/v3/templates", {"name": name}).json
+    path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+    steps = [{"type": "RUN", "args": ["true"]}, {"type": "COPY", "args": ["a", "b", "", ""], "filesHash": "c" * 64}]
+    assert server.api("POST", f"/v2{path}", {"fromTemplate": "base", "steps": steps}).status == 202
+    assert wait_for(lambda: server.api("GET", f"{path}/status").json["status"] == "error", seconds=30)
+    assert server.api("GET", f"{path}/status").json["reason"]["step"] == "2"
 
 
 def test_a_build_is_cancelled_by_a_newer_one_and_by_a_delete(server, name):
