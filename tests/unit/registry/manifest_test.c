@@ -87,10 +87,10 @@ static void the_image_for_this_architecture_is_chosen(void **state)
 
     (void)state;
     assert_true(index_choose(str_from(index), "amd64", STR(""), &arena, &got, &kind, &err));
-    assert_memory_equal(got.hex, B + 7, 64);
+    assert_memory_equal(got.hex, &B[7], 64);
     assert_int_equal(kind, DOCUMENT_MANIFEST);
     assert_true(index_choose(str_from(index), "arm64", STR(""), &arena, &got, &kind, &err));
-    assert_memory_equal(got.hex, C + 7, 64);
+    assert_memory_equal(got.hex, &C[7], 64);
     assert_false(index_choose(str_from(index), "riscv64", STR(""), &arena, &got, &kind, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
 }
@@ -107,7 +107,7 @@ static void a_layout_names_its_images(void **state)
 
     (void)state;
     assert_true(index_choose(str_from(index), "amd64", STR("two"), &arena, &got, &kind, &err));
-    assert_memory_equal(got.hex, B + 7, 64);
+    assert_memory_equal(got.hex, &B[7], 64);
     assert_false(index_choose(str_from(index), "amd64", STR("three"), &arena, &got, &kind, &err));
     assert_false(index_choose(str_from(index), "amd64", STR("wo"), &arena, &got, &kind, &err));
 }
