@@ -95,7 +95,7 @@ bool action_template_exists(const struct actions *actions, const struct caller *
 bool action_template_publish(const struct actions *actions, const struct caller *caller, struct str ref,
                              const bool *is_public, bool claim, struct arena *arena, struct built_template *out,
                              struct err *err) must_use;
-/* Of a template or a snapshot; a tag is ignored. ERR_CONFLICT while sandboxes are based on it. Cancels its builds. */
+/* Of a template or a snapshot; a tag is ignored. ERR_CONFLICT while sandboxes of the team are based on it. Cancels its builds. */
 bool action_template_delete(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct err *err) must_use;
 

@@ -660,7 +660,8 @@ static bool remove_built(struct store *store, struct str id, struct arena *scrat
     struct built_template template;
     struct sql_value key = sql_text(id);
 
-    return get_built(store, id, scratch, &template, err) && template_unused(store, id, scratch, err) &&
+    return get_built(store, id, scratch, &template, err) &&
+           template_unused(store, id, template.team_id, scratch, err) &&
            sql_exec(store->sql, "UPDATE built_templates SET removed_us = $1 WHERE id = $2",
                     SQL_ARGS(sql_int(clock_wall_us()), key), err) &&
            sql_exec(store->sql, "DELETE FROM built_aliases WHERE template_id = $1", SQL_ARGS(key), err) &&

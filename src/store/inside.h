@@ -82,8 +82,12 @@ bool ask_number(struct store *store, const char *query, const struct sql_value *
                 struct err *err) must_use;
 /* For ROWS_READ: the first column. */
 void text_read(const struct sql_rows *rows, struct arena *arena, struct str *out);
-/* With the lock held. ERR_CONFLICT if sandboxes are based on this template; it names some of them. */
-bool template_unused(struct store *store, struct str template_id, struct arena *scratch, struct err *err) must_use;
+/*
+ * With the lock held. ERR_CONFLICT if sandboxes of its team are based on this template; it names some of them. Those of other
+ * teams, and those in which steps of its builds run, do not count: they hold on to their layers themselves.
+ */
+bool template_unused(struct store *store, struct str template_id, struct str team_id, struct arena *scratch,
+                     struct err *err) must_use;
 
 /* builds.c: for build_tags.c and build_steps.c. */
 #define BUILD_COLUMNS                                                                                         \

@@ -225,19 +225,16 @@ bool store_snapshot_add(struct store *store, const struct snapshot_row *row, con
     return true;
 }
 
-/* Those in which the steps of a build run have its id for a team, and end with it. */
-#define BASED_ON "s.template_id = $1 AND NOT EXISTS (SELECT 1 FROM builds b WHERE b.id = s.team_id)"
-
 /* With the lock held. Names some of them, so that the caller knows what to kill. */
-static bool refuse_used(struct store *store, struct str template_id, uint64_t used, struct arena *scratch,
-                        struct err *err)
+static bool refuse_used(struct store *store, struct str template_id, struct str team_id, uint64_t used,
+                        struct arena *scratch, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     struct buf ids = buf_make(scratch, USED_SHOWN * (LIMIT_ID_BYTES + 2));
     bool there;
 
-    if (!sql_select(store->sql, "SELECT id FROM sandboxes s WHERE " BASED_ON " ORDER BY id LIMIT $2",
-                    SQL_ARGS(sql_text(template_id), sql_int(USED_SHOWN)), &rows, err))
+    if (!sql_select(store->sql, "SELECT id FROM sandboxes WHERE template_id = $1 AND team_id = $2 ORDER BY id LIMIT $3",
+                    SQL_ARGS(sql_text(template_id), sql_text(team_id), sql_int(USED_SHOWN)), &rows, err))
         return false;
     for (;;) {
         if (!sql_next(&rows, &there, err))
@@ -251,14 +248,15 @@ static bool refuse_used(struct store *store, struct str template_id, uint64_t us
                    used > USED_SHOWN ? ", …" : "", used == 1 ? "it" : "them");
 }
 
-bool template_unused(struct store *store, struct str template_id, struct arena *scratch, struct err *err)
+bool template_unused(struct store *store, struct str template_id, struct str team_id, struct arena *scratch,
+                     struct err *err)
 {
     uint64_t used;
 
-    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes s WHERE " BASED_ON, SQL_ARGS(sql_text(template_id)), &used,
-                    err))
+    if (!ask_number(store, "SELECT COUNT(*) FROM sandboxes WHERE template_id = $1 AND team_id = $2",
+                    SQL_ARGS(sql_text(template_id), sql_text(team_id)), &used, err))
         return false;
-    return !used || refuse_used(store, template_id, used, scratch, err);
+    return !used || refuse_used(store, template_id, team_id, used, scratch, err);
 }
 
 static bool mark_removed(struct store *store, struct str team_id, struct str id_or_name, struct arena *scratch,
@@ -276,7 +274,7 @@ static bool mark_removed(struct store *store, struct str team_id, struct str id_
     if (!there)
         return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.*s'", (int)MIN(id_or_name.len, (size_t)60),
                        id_or_name.at);
-    if (!template_unused(store, template_id, scratch, err))
+    if (!template_unused(store, template_id, team_id, scratch, err))
         return false;
     return sql_exec(store->sql, "UPDATE snapshots SET removed = 1 WHERE template_id = $1 AND node_id = $2",
                     SQL_ARGS(sql_text(template_id), node_id), err);

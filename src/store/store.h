@@ -325,7 +325,7 @@ bool store_built_list(struct store *store, struct str team_id, struct arena *are
  * claimed the alias. Durable.
  */
 bool store_built_publish(struct store *store, struct str id, bool is_public, bool claim, struct err *err) must_use;
-/* With its builds, aliases and tags. ERR_NOT_FOUND; ERR_CONFLICT while a sandbox is based on it. Durable. */
+/* With its builds, aliases and tags. ERR_NOT_FOUND; ERR_CONFLICT while a sandbox of its team is based on it. Durable. */
 bool store_built_remove(struct store *store, struct str id, struct err *err) must_use;
 /* A sandbox was made from it. Fine if it is gone. */
 bool store_built_spawned(struct store *store, struct str id, struct err *err) must_use;

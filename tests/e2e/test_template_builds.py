@@ -40,7 +40,7 @@ def test_a_template_is_built_and_used(server, name):
         .from_template("base")
         .set_workdir("/app")
         .set_envs({"GREETING": "hello world"})
-        .run_cmd('echo "$GREETING" > greeting.txt')
+        .run_cmd(f'echo "$GREETING" > greeting.txt; : {name}')
         .run_cmd("id -un > /made-by", user="root")
     )
     info, lines = build(recipe, name)
@@ -124,7 +124,7 @@ def test_a_template_of_ones_own_is_a_base_and_its_start_command_runs(server, nam
 def test_files_are_copied(server, name, tmp_path):
     """The archives of several COPY steps, uploaded by signed links; one is large enough to come in many pieces."""
     (tmp_path / "folder" / "deep").mkdir(parents=True)
-    (tmp_path / "folder" / "a.txt").write_text("a\n")
+    (tmp_path / "folder" / "a.txt").write_text(f"{name}\n")  # else the cache knows it from the last run
     (tmp_path / "folder" / "deep" / "b.txt").write_text("b\n")
     (tmp_path / "folder" / "link").symlink_to("a.txt")
     (tmp_path / "large").write_bytes(random.Random(1).randbytes(20 << 20))
@@ -139,18 +139,18 @@ def test_files_are_copied(server, name, tmp_path):
     )
     build(recipe, name)
     with Sandbox.create(name, timeout=60) as box:
-        assert box.commands.run("cat ~/joined").stdout == "a\nb\n"
+        assert box.commands.run("cat ~/joined").stdout == f"{name}\nb\n"
         assert box.commands.run("sha256sum /data/large").stdout.split()[0] == digest
         assert box.commands.run("stat -c '%U %a' /app/texts/a.txt /data/large").stdout.split()[:3] == ["user", "600", "root"]
     # Not a byte is sent again, and nothing is run.
     _, lines = build(recipe, name)
     assert sum(line.startswith("CACHED ") for line in lines) >= 4, lines
     # What changed, and what follows.
-    (tmp_path / "folder" / "a.txt").write_text("changed\n")
+    (tmp_path / "folder" / "a.txt").write_text(f"changed {name}\n")
     _, lines = build(recipe, name)
     assert not any(line.startswith("CACHED ") and "COPY" in line for line in lines), lines
     with Sandbox.create(name, timeout=60) as box:
-        assert box.commands.run("cat ~/joined").stdout == "changed\nb\n"
+        assert box.commands.run("cat ~/joined").stdout == f"changed {name}\nb\n"
 
 
 def test_a_copy_without_its_archive_fails_the_step(server, name):
@@ -212,6 +212,11 @@ def test_a_public_template_can_be_used_by_others(server, name):
         Template.build(copy, f"{name}-copy", api_key=theirs["api_key"], api_url=server.url)
         server.api("PATCH", f"/v2/templates/{name}", {"public": False})
         assert server.call("POST", "/v2/sandboxes", body, headers).status == 404
+        # Their sandboxes do not keep it, and go on without it.
+        server.api("PATCH", f"/v2/templates/{name}", {"public": True})
+        with Sandbox.create(f"default/{name}", timeout=60, **theirs) as box:
+            assert server.api("DELETE", f"/templates/{name}").status == 204
+            assert box.commands.run("cat ~/n").stdout == "shared\n"
     finally:
         cli("team", "delete", TEAM, "--force")
 

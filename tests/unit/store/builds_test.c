@@ -304,8 +304,11 @@ static void a_removed_template_leaves_its_name_and_nothing_else(void **state)
     MUST_FAIL(store_built_remove(t->store, made.template.id, &err), ERR_CONFLICT);
     MUST_FAIL(store_team_remove(t->store, team(t), &err), ERR_CONFLICT);
     MUST(store_sandbox_remove(t->store, STR("imade"), NULL, &err));
-    /* One in which a step of its build runs is no reason to stay. */
+    /* One in which a step of its build runs is no reason to stay, nor one of another team. */
     sandbox.team_id = running.build.id;
+    MUST(store_sandbox_add(t->store, &sandbox, &err));
+    sandbox.id = STR("iother");
+    sandbox.team_id = STR("other");
     MUST(store_sandbox_add(t->store, &sandbox, &err));
     MUST(store_built_publish(t->store, made.template.id, true, true, &err));
     MUST(store_built_remove(t->store, made.template.id, &err));
