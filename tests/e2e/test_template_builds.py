@@ -1,12 +1,13 @@
 """Builds of templates by the SDK, on the base template: no network and no registry is needed."""
 
+import asyncio
 import hashlib
 import random
 import subprocess
 import uuid
 
 import pytest
-from e2b import BuildException, Sandbox, Template, wait_for_file
+from e2b import AsyncSandbox, AsyncTemplate, BuildException, Sandbox, Template, wait_for_file
 from server import build_dir, wait_for
 
 TEAM = "readers"
@@ -74,6 +75,27 @@ def test_a_step_that_fails_is_named_and_the_build_before_stays(server, name):
     assert status["reason"]["step"] == "2" and status["reason"]["message"].startswith("failed to run command")
     with Sandbox.create(name, timeout=60) as box:
         assert box.commands.run("cat ~/n").stdout == "one\n"
+
+
+def test_the_asynchronous_sdk_builds_too(server, name, tmp_path):
+    (tmp_path / "one.txt").write_text(f"{name}\n")
+
+    async def run():
+        recipe = AsyncTemplate(file_context_path=tmp_path).from_template("base").copy("one.txt", "/one.txt")
+        lines = []
+        info = await AsyncTemplate.build(recipe, name, cpu_count=1, memory_mb=512, on_build_logs=lines.append)
+        assert await AsyncTemplate.exists(name) and lines
+        assigned = await AsyncTemplate.assign_tags(name, "v1")
+        assert assigned.build_id == info.build_id
+        with pytest.raises(BuildException, match="exit status 4"):
+            await AsyncTemplate.build(AsyncTemplate().from_template(f"{name}:v1").run_cmd("exit 4"), f"{name}-child")
+        box = await AsyncSandbox.create(f"{name}:v1", timeout=60)
+        try:
+            assert (await box.commands.run("cat /one.txt")).stdout == f"{name}\n"
+        finally:
+            await box.kill()
+
+    asyncio.run(run())
 
 
 def test_tags_mean_builds(server, name):
