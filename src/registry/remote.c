@@ -1,6 +1,6 @@
 /*
- * An image from a registry. The mirrors are asked first. One that does not have the image, or does not answer, is passed over,
- * until the first layer was given.
+ * An image from a registry. The mirrors are asked first. One that does not have the image, or does not answer, is passed over.
+ * If it has the image but not all its layers, the registry itself is asked for these: their digests are known.
  */
 #include <stdlib.h>
 
@@ -14,6 +14,7 @@ enum { WAIT_FOR_OTHER_MS = 250 };
 struct remote {
     const struct fetch_config *config;
     struct client client;
+    const struct endpoint *registry; /* itself, if the client asks a mirror */
     struct manifest manifest;
     struct str place; /* names the repository, for blobs.h */
     struct image image;
@@ -177,11 +178,32 @@ static bool make_room(void *context, const bool *have, struct err *err)
     return blobs_make_room(remote->config->blobs, bytes, err);
 }
 
+static void say_passed_over(const struct remote *remote, const struct err *err)
+{
+    const struct fetch_config *config = remote->config;
+
+    config->web->said(config->web->context, arena_format(config->arena, "The mirror %s is passed over: %s",
+                                                         remote->client.endpoint->origin, err->message));
+}
+
+static bool is_final(const struct err *err)
+{
+    return err->kind == ERR_CONFLICT || err->kind == ERR_FULL || err->kind == ERR_INTERNAL;
+}
+
 static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
 {
     struct remote *remote = context;
+    const struct descriptor *layer = &remote->manifest.layers[number];
 
-    return get_blob(remote, &remote->manifest.layers[number], out_fd, err);
+    if (get_blob(remote, layer, out_fd, err))
+        return true;
+    if (!remote->client.endpoint->is_mirror || is_final(err))
+        return false;
+    say_passed_over(remote, err);
+    remote->client.endpoint = remote->registry; /* for the rest of them, too */
+    remote->client.authorization = STR("");
+    return get_blob(remote, layer, out_fd, err);
 }
 
 /* ---- the whole ---- */
@@ -219,10 +241,13 @@ static bool fetch_image(struct remote *remote, struct err *err)
     return image_give(remote->config, image, err);
 }
 
+/* False, and *out_next: another one may have it. */
 static bool fetch_from(const struct fetch_config *config, const struct reference *reference,
-                       const struct endpoint *endpoint, struct pull_done *out, bool *out_has_given, struct err *err)
+                       const struct endpoint *endpoint, const struct endpoint *registry, struct pull_done *out,
+                       bool *out_next, struct err *err)
 {
     struct remote remote = { .config = config,
+                             .registry = registry,
                              .client = { .web = config->web,
                                          .arena = config->arena,
                                          .login = &config->ask->login,
@@ -232,9 +257,11 @@ static bool fetch_from(const struct fetch_config *config, const struct reference
 
     remote.place = arena_format(config->arena, "%s/v2/%s%s", endpoint->origin, endpoint->prefix, reference->path);
     bool fine = config->ask->only_digest ? fetch_digest(&remote, err) : fetch_image(&remote, err);
-    *out_has_given = remote.has_given;
     if (fine)
         *out = remote.image.done;
+    *out_next = !fine && endpoint != registry && !remote.has_given && !is_final(err);
+    if (*out_next)
+        say_passed_over(&remote, err);
     return fine;
 }
 
@@ -245,13 +272,11 @@ bool registry_fetch(const struct fetch_config *config, const struct reference *r
     uint32_t count = endpoints_find(config->options, reference, endpoints);
 
     for (uint32_t i = 0; i < count; i++) {
-        bool has_given = false;
-        if (fetch_from(config, reference, &endpoints[i], out, &has_given, err))
+        bool may_go_on;
+        if (fetch_from(config, reference, &endpoints[i], &endpoints[count - 1], out, &may_go_on, err))
             return true;
-        if (has_given || err->kind == ERR_CONFLICT || err->kind == ERR_FULL || i + 1 == count)
+        if (!may_go_on)
             return false;
-        config->web->said(config->web->context, arena_format(config->arena, "The mirror %s is passed over: %s",
-                                                             endpoints[i].origin, err->message));
     }
     return false;
 }

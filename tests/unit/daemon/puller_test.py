@@ -305,6 +305,12 @@ class Registry:
         call.close_connection = True
         return True
 
+    def trick_partial(self, call, kind, name, repository):
+        if kind == "blobs" and name == f"sha256:{sha(SMALL.blobs[1])}":
+            self.send(call, 404)
+            return True
+        return False
+
     def trick_downgrade(self, call, kind, name, repository):
         self.send(call, 401, b"", {"WWW-Authenticate": f'Bearer realm="http://{self.host}/token",service="test"'})
         return True
@@ -499,6 +505,14 @@ class Registries(Base):
         self.assertEqual(result.code, 0, result.output)
         self.check(result, SMALL)
         self.assertIn("is passed over", result.said[0])
+
+    def test_a_mirror_that_has_not_all_layers(self):
+        self.registry.put_image("partial/plain/half", SMALL)
+        self.registry.put_image("plain/half", SMALL)
+        result = self.pulled("plain/half", SMALL, f"mirror={self.registry.host}=http://{self.registry.host}/partial")
+        self.assertEqual(len([line for line in result.said if "is passed over" in line]), 1)
+        self.assertIn("/v2/plain/half/blobs/sha256:" + sha(SMALL.blobs[1]),
+                      [path for _, _, path, _, _ in self.registry.requests])
 
     def test_the_image_map(self):
         self.registry.put_image("local/python", SMALL, "3")
