@@ -44,42 +44,63 @@ static bool start_template(const struct actions *actions, const struct build_row
     return err_wrap(err, "start the template");
 }
 
+static bool create_with(const struct actions *actions, const struct caller *caller,
+                        const struct sandbox_request *request, const struct template_row *template, struct str image,
+                        struct arena *arena, struct sandbox_info *out, struct err *err)
+{
+    return sandbox_create(actions->sandboxes,
+                          &(struct sandbox_want){
+                              .team_id = str_from(caller->team_id),
+                              .template_id = template->id,
+                              .alias = template->alias_count ? template->aliases[0] : STR(""),
+                              .guestd_version = template->guestd_version,
+                              .layer_count = template->layer_count,
+                              .layers = template->layers,
+                              .cpu_count = template->cpu_count,
+                              .memory_mb = template->memory_mb,
+                              .disk_mb = template->disk_mb,
+                              .timeout_s = request->timeout_s,
+                              .metadata_count = request->metadata_count,
+                              .metadata = request->metadata,
+                              .env_count = request->env_count,
+                              .envs = request->envs,
+                              .network = request->network,
+                              .https_port_count = request->https_port_count,
+                              .https_ports = request->https_ports,
+                              .key_id = str_from(caller->key_id),
+                              .is_private = request->is_private,
+                              .mask_host = request->mask_host,
+                              .open_code = request->open_code && !actions->code_always_has_token,
+                              .lifecycle = request->lifecycle,
+                              .image = image,
+                              .default_user = template->default_user,
+                              .default_workdir = template->default_workdir,
+                          },
+                          arena, out, err);
+}
+
+/*
+ * The image of a build's processes fits the kernel, the guestd and the CRIU that it was made with. After an update of one of
+ * them the build's files still do, and its start command is run again.
+ */
 static bool create_from(const struct actions *actions, const struct caller *caller,
                         const struct sandbox_request *request, const struct template_row *template, struct arena *arena,
                         struct sandbox_info *out, struct err *err)
 {
     const struct build_row *build = template->build;
-    bool ok = sandbox_create(actions->sandboxes,
-                             &(struct sandbox_want){
-                                 .team_id = str_from(caller->team_id),
-                                 .template_id = template->id,
-                                 .alias = template->alias_count ? template->aliases[0] : STR(""),
-                                 .guestd_version = template->guestd_version,
-                                 .layer_count = template->layer_count,
-                                 .layers = template->layers,
-                                 .cpu_count = template->cpu_count,
-                                 .memory_mb = template->memory_mb,
-                                 .disk_mb = template->disk_mb,
-                                 .timeout_s = request->timeout_s,
-                                 .metadata_count = request->metadata_count,
-                                 .metadata = request->metadata,
-                                 .env_count = request->env_count,
-                                 .envs = request->envs,
-                                 .network = request->network,
-                                 .https_port_count = request->https_port_count,
-                                 .https_ports = request->https_ports,
-                                 .key_id = str_from(caller->key_id),
-                                 .is_private = request->is_private,
-                                 .mask_host = request->mask_host,
-                                 .open_code = request->open_code && !actions->code_always_has_token,
-                                 .lifecycle = request->lifecycle,
-                                 .image = template->image,
-                                 .default_user = template->default_user,
-                                 .default_workdir = template->default_workdir,
-                             },
-                             arena, out, err);
-    bool must_start = build && !template->image.len && (build->start_cmd.len || build->ready_cmd.len);
-    return ok && (!must_start || start_template(actions, build, request->timeout_s, out, err));
+    bool is_fit = true;
+
+    if (!create_with(actions, caller, request, template, template->image, arena, out, err)) {
+        is_fit = !build || !template->image.len || (err->kind != ERR_INVALID && err->kind != ERR_UNAVAILABLE);
+        if (is_fit)
+            return false;
+        log_info("template %.*s: its processes cannot be brought back here, so its start command is run: %s",
+                 STR_ARG(template->id), err_text(err));
+        if (!create_with(actions, caller, request, template, STR(""), arena, out, err))
+            return false;
+    }
+    bool must_start = build && (!template->image.len || !is_fit) && (build->start_cmd.len || build->ready_cmd.len);
+    return !must_start || start_template(actions, build, request->timeout_s, out, err);
 }
 
 static void count_spawn(const struct actions *actions, struct str template_id)

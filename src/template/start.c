@@ -13,7 +13,7 @@
 
 #define READY_DEFAULT "sleep 20" /* with a start command alone */
 
-enum { RETRY_MS = 2000 };
+enum { RETRY_FIRST_MS = 50, RETRY_MS = 2000 }; /* the pause grows from the one to the other: a create waits for it */
 
 static struct run *begin(struct sandboxes *sandboxes, const struct starting *want, struct str text,
                          void (*output)(void *context, enum run_stream stream, struct str bytes), void *context,
@@ -47,12 +47,12 @@ static bool start_is_well(struct run *start, struct err *err)
                    result->text);
 }
 
-/* One turn of waiting for both. */
-static bool turn(const struct starting *want, struct run *start, struct run *ready, struct err *err)
+/* One turn of waiting for both, until then at the latest. */
+static bool turn(const struct starting *want, struct run *start, struct run *ready, uint64_t until_ms, struct err *err)
 {
     struct run *both[] = { start, ready };
 
-    runs_await(both, 2, clock_mono_ms() + BUILD_LOOK_MS);
+    runs_await(both, 2, MIN(until_ms, clock_mono_ms() + BUILD_LOOK_MS));
     if (!start_is_well(start, err) || (want->goes_on && !want->goes_on(want->context, err)))
         return false;
     return clock_mono_ms() < want->until_ms ||
@@ -68,7 +68,7 @@ static bool ask_ready(struct sandboxes *sandboxes, const struct starting *want, 
     bool ok = run != NULL;
 
     while (ok && run_result(run)->state == RUN_GOING)
-        ok = turn(want, start, run, err);
+        ok = turn(want, start, run, UINT64_MAX, err);
     if (ok) {
         const struct run_result *result = run_result(run);
         *out_ready = result->state == RUN_EXITED && result->exit_code == 0;
@@ -82,14 +82,16 @@ static bool ask_ready(struct sandboxes *sandboxes, const struct starting *want, 
 
 static bool await_ready(struct sandboxes *sandboxes, const struct starting *want, struct run *start, struct err *err)
 {
+    uint64_t pause_ms = RETRY_FIRST_MS;
     bool is_ready = false;
 
     while (ask_ready(sandboxes, want, start, &is_ready, err)) {
         if (is_ready)
             return true;
-        for (uint64_t until_ms = clock_mono_ms() + RETRY_MS; clock_mono_ms() < until_ms;)
-            if (!turn(want, start, NULL, err))
+        for (uint64_t until_ms = clock_mono_ms() + pause_ms; clock_mono_ms() < until_ms;)
+            if (!turn(want, start, NULL, until_ms, err))
                 return false;
+        pause_ms = MIN(2 * pause_ms, (uint64_t)RETRY_MS);
     }
     return false;
 }
