@@ -45,6 +45,8 @@ bool build_fail(struct build *build, const char *format, ...)
 bool build_fail_err(struct build *build, const struct err *err)
 {
     log_warn("build %.*s: %s", STR_ARG(build->want.build_id), err_text(err));
+    if (err->kind == ERR_FULL)
+        return build_fail(build, "the server's disk is full: %s", err->message);
     if (err->kind == ERR_INTERNAL || err->sys)
         return build_fail(build, "an internal error has ended the build %.*s: the server's log says more",
                           STR_ARG(build->want.build_id));

@@ -300,9 +300,9 @@ static void failures_have_the_texts_that_clients_know(void **state)
     (void)build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("true")), STEP(RUN, STR_INIT("exit 3"))) });
     assert_int_equal(guestd_fake_count(&bench->guestd, "exit 3"), before + 1);
     /* Nor one whose layer could not be kept. */
-    (void)err_set(&bench->rig->fake.pause_errs[PAUSE_SEAL][0], ERR_FULL, "the disk is full");
+    (void)err_set(&bench->rig->fake.pause_errs[PAUSE_SEAL][0], ERR_FULL, "there is no room");
     row = build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("large"))) });
-    check_failed(bench, &row, "the disk is full", "1");
+    check_failed(bench, &row, "the server's disk is full: there is no room", "1");
     bench->rig->fake.pause_errs[PAUSE_SEAL][0] = (struct err){ 0 };
     row = build(bench, "a", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("large"))) });
     assert_int_equal(row.state, BUILD_READY);
