@@ -383,7 +383,7 @@ SUITES = {
     "cli": run_cli,
     "tls": run_files("test_tls.py"),
     "http": run_files("test_http.py", "test_http2.py", "test_edge.py", "test_teams.py"),
-    "templates": run_files("test_templates.py", "test_template_builds.py"),
+    "templates": run_files("test_templates.py", "test_template_builds.py", "test_template_engine.py"),
     "templates-js": run_js("test_templates.mjs"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),

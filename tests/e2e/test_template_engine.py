@@ -1,0 +1,70 @@
+"""What builds of templates promise beside their recipes: built once, short chains, no rest, defaults that stay."""
+
+import threading
+import uuid
+
+import pytest
+from e2b import Sandbox, Template
+
+LAYERS_MOST = 128
+
+
+@pytest.fixture
+def name(server):
+    """A name that no other test uses; every template that begins with it is deleted afterwards."""
+    prefix = f"e2e-{uuid.uuid4().hex[:12]}"
+    yield prefix
+    server.kill_all()
+    for row in server.api("GET", "/templates").json:
+        if any(alias.startswith(prefix) for alias in row["aliases"]):
+            server.api("DELETE", f"/templates/{row['templateID']}")
+
+
+def build(recipe, name):
+    lines = []
+    Template.build(recipe, name, cpu_count=1, memory_mb=512, on_build_logs=lines.append)
+    return [line.message for line in lines]
+
+
+def test_the_same_recipe_at_the_same_time_is_built_once(server, name):
+    recipe = Template().from_template("base").run_cmd(f"sleep 1; cat /proc/sys/kernel/random/uuid > ~/{name}")
+    lines = {}
+
+    def run(which):
+        lines[which] = build(recipe, f"{name}-{which}")
+
+    threads = [threading.Thread(target=run, args=(which,)) for which in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(line.startswith("CACHED [builder 1/1]") for log in lines.values() for line in log) == 1, lines
+    made = set()
+    for which in (1, 2):
+        with Sandbox.create(f"{name}-{which}", timeout=120) as box:
+            made.add(box.commands.run(f"cat ~/{name}").stdout)
+    assert len(made) == 1
+    assert server.api("GET", "/sandboxes").json == []  # those of steps are never listed, and are gone
+
+
+def test_more_steps_than_a_sandbox_can_have_layers(server, name):
+    recipe = Template().from_template("base")
+    for i in range(LAYERS_MOST + 10):
+        recipe = recipe.run_cmd(f"echo {i} > ~/file{i}; rm -f ~/file{i - 2}")
+    build(recipe, name)
+    with Sandbox.create(name, timeout=120) as box:
+        assert sorted(box.commands.run("ls ~").stdout.split()) == [f"file{LAYERS_MOST + 8}", f"file{LAYERS_MOST + 9}"]
+        assert box.commands.run(f"cat ~/file{LAYERS_MOST + 9}").stdout.strip() == str(LAYERS_MOST + 9)
+
+
+def test_the_defaults_of_a_template_outlive_pause_and_snapshot(server, name):
+    build(Template().from_template("base").set_workdir("/srv/app").set_user("worker"), name)
+    with Sandbox.create(name, timeout=120) as box:
+        assert box.commands.run("id -un; pwd").stdout == "worker\n/srv/app\n"
+        snapshot = box.create_snapshot()
+        with Sandbox.create(snapshot.snapshot_id, timeout=120) as copy:
+            assert copy.commands.run("id -un; pwd").stdout == "worker\n/srv/app\n"
+        Sandbox.delete_snapshot(snapshot.snapshot_id)
+        assert server.api("POST", f"/sandboxes/{box.sandbox_id}/pause", {"memory": False}).status == 204
+        again = Sandbox.connect(box.sandbox_id, timeout=120)
+        assert again.commands.run("id -un; pwd").stdout == "worker\n/srv/app\n"
