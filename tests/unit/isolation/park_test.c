@@ -118,7 +118,7 @@ static void a_parked_sandbox_leaves_its_slot_to_others(void **state)
     uint32_t first = id_of(world, "sandbox1");
 
     assert_int_equal(park(world, "sandbox1"), ERR_NONE);
-    auto_close int second = start(world, &plan);
+    (void)close(start(world, &plan)); /* guestd does without */
     assert_int_equal(id_of(world, "sandbox2"), first);
     /* A new keeper does not mistake one for the other, and the first has another range now. */
     next_driver(world);
