@@ -973,6 +973,77 @@ static void a_keeper_that_stops_meanwhile_answers(void **state)
     assert_int_equal(count_names(world->data_fd, "layers"), 1);
 }
 
+/* Our only child: there is no sandbox. */
+static pid_t helper_of_ours(void)
+{
+    FILE *list = fopen("/proc/thread-self/children", "re");
+    int pid = -1;
+
+    while (list && fscanf(list, "%d", &pid) == 1)
+        continue;
+    if (list)
+        (void)fclose(list);
+    return pid;
+}
+
+static void the_death_of_the_helper_leaves_nothing(void **state)
+{
+    struct world *world = *state;
+    auto_image struct image image = { 0 };
+    struct asked asked;
+    unsigned killed = 0;
+
+    add_base(&image);
+    unpack_all(world, &image, PLAIN);
+    check_at_rest(world);
+    struct buf *tar = next_tar(&image);
+    for (int i = 0; i < 2000; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "tree/file%d", i);
+        FILE_AT(tar, name, "text");
+    }
+    struct unpack_want want = want_of(&image, 1);
+    auto_close int fd = file_of(buf_str(tar));
+    for (unsigned round = 0; round < 6; round++) {
+        begin_unpack(world, &want, fd, &asked);
+        turn_for(world->loop, round * 4);
+        pid_t helper = helper_of_ours();
+        if (helper > 0)
+            (void)kill(helper, SIGKILL);
+        if (wait_for(world, &asked.answer) == ERR_NONE)
+            break; /* it was faster, and would be again */
+        killed++;
+        assert_int_equal(asked.answer.err.kind, ERR_INTERNAL);
+        assert_int_equal(count_names(world->data_fd, "snapshots"), 1);
+        assert_int_equal(count_names(world->data_fd, "layers"), 2);
+        check_at_rest(world);
+    }
+    assert_true(killed >= 1);
+    begin_unpack(world, &want, fd, &asked);
+    assert_int_equal(wait_for(world, &asked.answer), ERR_NONE);
+}
+
+static void the_overlay_of_older_kernels_does_as_well(void **state)
+{
+    struct world *world = *state;
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd, .old_overlay = true };
+    auto_image struct image image = { 0 };
+    struct err err;
+
+    driver_free(world->driver);
+    world->driver = native_driver_new(world->loop, &config, &err);
+    assert_non_null(world->driver);
+    add_base(&image);
+    struct buf *tar = next_tar(&image);
+    FILE_AT(tar, "tree/.wh.sub", "");
+    FILE_AT(tar, "bin/sh", "sh", .mode = 0755);
+    unpack_all(world, &image, GZIP);
+    auto_free char *text = image_text(world, &image, false);
+    assert_null(strstr(text, "/tree/sub"));
+    assert_non_null(strstr(text, "/usr/bin 40700 0:0\n/usr/bin/sh 100755 0:0 'sh'\n"));
+    assert_int_equal(count_overlays(), 0);
+}
+
 static void an_archive_that_does_not_come_or_is_none_fails(void **state)
 {
     struct world *world = *state;
@@ -1076,6 +1147,8 @@ int main(int argc, char **argv)
         NATIVE_CASE(one_that_fails_leaves_nothing),
         NATIVE_CASE(a_keeper_killed_meanwhile_leaves_all_or_nothing),
         NATIVE_CASE(a_keeper_that_stops_meanwhile_answers),
+        NATIVE_CASE(the_death_of_the_helper_leaves_nothing),
+        NATIVE_CASE(the_overlay_of_older_kernels_does_as_well),
         NATIVE_CASE(an_archive_that_does_not_come_or_is_none_fails),
         NATIVE_CASE(a_sandbox_is_made_of_it),
         cmocka_unit_test_setup_teardown(without_room_there_is_no_layer, set_up_small, tear_down_small),
