@@ -149,7 +149,7 @@ static bool name_parse(struct str text, const char *field, struct arena *arena, 
     return true;
 }
 
-bool address_parse(struct str text, const char *field, struct arena *arena, struct address *out, struct err *err)
+bool mail_address_parse(struct str text, const char *field, struct arena *arena, struct address *out, struct err *err)
 {
     struct address got = { 0 };
     size_t open;

@@ -24,7 +24,7 @@ struct address {
 };
 
 /* ERR_INVALID names the field ("to"). */
-bool address_parse(struct str text, const char *field, struct arena *arena, struct address *out, struct err *err)
+bool mail_address_parse(struct str text, const char *field, struct arena *arena, struct address *out, struct err *err)
     must_use;
 /* "Name <bare>", with quotes where the name needs them. */
 struct str address_shown(struct arena *arena, const struct address *address);

@@ -133,7 +133,7 @@ static bool list_parse(const struct str *list, uint32_t count, const char *field
                        struct address *out, struct err *err)
 {
     for (uint32_t i = 0; i < count; i++) {
-        if (!address_parse(list[i], field, arena, &out[i], err) || !name_check(out[i].name, field, err))
+        if (!mail_address_parse(list[i], field, arena, &out[i], err) || !name_check(out[i].name, field, err))
             return false;
     }
     return true;
@@ -159,7 +159,7 @@ static bool people_parse(const struct mail_draft *d, struct arena *arena, struct
     struct address *all;
     uint32_t count = d->to_count + d->cc_count + d->bcc_count;
 
-    if (!address_parse(d->from_address, "from", arena, &out->from, err))
+    if (!mail_address_parse(d->from_address, "from", arena, &out->from, err))
         return false;
     if (!header_text_check(d->from_name, "the sender's name", err) || !name_check(d->from_name, "from", err))
         return false;

@@ -103,7 +103,7 @@ static bool find_manifest(struct layout *layout, const char *tag, struct err *er
         memcpy(done->digest_hex, done->reference_hex, DIGEST_HEX_BYTES);
     if (kind != DOCUMENT_MANIFEST)
         return err_set(err, ERR_INVALID, "the layout has no manifest of an image");
-    return manifest_parse(json, config->arena, &layout->manifest, err);
+    return oci_manifest_parse(json, config->arena, &layout->manifest, err);
 }
 
 static bool fetch(struct layout *layout, const char *tag, struct err *err)

@@ -180,7 +180,7 @@ static bool not_an_image(struct str type, struct err *err)
                    (int)MIN(type.len, (size_t)80), type.at);
 }
 
-bool manifest_parse(struct str json, struct arena *arena, struct manifest *out, struct err *err)
+bool oci_manifest_parse(struct str json, struct arena *arena, struct manifest *out, struct err *err)
 {
     auto_json json_t *got = parse(json, "manifest", err);
     struct manifest manifest = { 0 };

@@ -47,7 +47,7 @@ struct manifest {
     struct descriptor *layers; /* lowest first */
     uint64_t size;             /* of all layers */
 };
-bool manifest_parse(struct str json, struct arena *arena, struct manifest *out, struct err *err) must_use;
+bool oci_manifest_parse(struct str json, struct arena *arena, struct manifest *out, struct err *err) must_use;
 
 struct image_config {
     char (*diffs)[DIGEST_HEX_BYTES];

@@ -89,7 +89,7 @@ static bool find_manifest(struct remote *remote, struct err *err)
                        "Docker");
     if (kind != DOCUMENT_MANIFEST)
         return err_set(err, ERR_INVALID, "the registry's answer is not a manifest");
-    return manifest_parse(answer.body, arena, &remote->manifest, err);
+    return oci_manifest_parse(answer.body, arena, &remote->manifest, err);
 }
 
 /* ---- blobs ---- */

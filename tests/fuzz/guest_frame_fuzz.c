@@ -28,14 +28,14 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     size_t used, used_again;
 
     try_text(rest);
-    while (frame_read(rest, &frame, &used) == FRAME_DONE) {
+    while (frame_parse(rest, &frame, &used) == FRAME_DONE) {
         check(used > FRAME_HEADER_BYTES && used <= rest.len && used <= FRAME_HEADER_BYTES + LIMIT_FRAME_BYTES);
         check(frame.text.len + 1 + FRAME_HEADER_BYTES == used && frame.text.at + frame.text.len == rest.at + used);
         frame_write_header(frame.text.len + 1, header);
         check(memcmp(header, rest.at, sizeof header) == 0);
         /* The same frame without the bytes after it; and no frame until the last byte is there. */
-        check(frame_read(str_of(rest.at, used), &second, &used_again) == FRAME_DONE && used_again == used);
-        check(frame_read(str_of(rest.at, used - 1), &second, &used_again) == FRAME_MORE);
+        check(frame_parse(str_of(rest.at, used), &second, &used_again) == FRAME_DONE && used_again == used);
+        check(frame_parse(str_of(rest.at, used - 1), &second, &used_again) == FRAME_MORE);
         try_text(frame.text);
         rest = str_of(rest.at + used, rest.len - used);
     }

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     (void)document_kind(STR(""), text);
     (void)!index_choose(text, "amd64", STR(""), &arena, &chosen, &kind, &err);
     (void)!index_choose(text, "arm64", STR("latest"), &arena, &chosen, &kind, &err);
-    if (manifest_parse(text, &arena, &manifest, &err) &&
+    if (oci_manifest_parse(text, &arena, &manifest, &err) &&
         (manifest.layer_count == 0 || manifest.layer_count > LIMIT_IMAGE_LAYERS ||
          manifest.size > LIMIT_UNPACKED_BYTES))
         abort();

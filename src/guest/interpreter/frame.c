@@ -2,7 +2,7 @@
 
 #include "guest/interpreter/limits.h"
 
-enum frame_verdict frame_read(struct str bytes, struct frame *out, size_t *out_used)
+enum frame_verdict frame_parse(struct str bytes, struct frame *out, size_t *out_used)
 {
     const unsigned char *at = (const unsigned char *)bytes.at;
 

@@ -25,7 +25,7 @@ enum frame_verdict {
     FRAME_MALFORMED, /* empty, or longer than LIMIT_FRAME_BYTES */
 };
 /* The first frame of the input; *out_used is its length with the header. */
-enum frame_verdict frame_read(struct str bytes, struct frame *out, size_t *out_used) must_use;
+enum frame_verdict frame_parse(struct str bytes, struct frame *out, size_t *out_used) must_use;
 /* The header of a message to the interpreter. */
 void frame_write_header(size_t length, unsigned char out[FRAME_HEADER_BYTES]);
 

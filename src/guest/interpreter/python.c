@@ -290,7 +290,7 @@ static void on_input(struct stream *stream)
     while (e->link && e->state < DEAD) {
         struct frame frame;
         size_t used;
-        enum frame_verdict verdict = frame_read(buf_str(&stream->in), &frame, &used);
+        enum frame_verdict verdict = frame_parse(buf_str(&stream->in), &frame, &used);
         if (verdict == FRAME_MORE)
             return;
         if (verdict == FRAME_MALFORMED) {

@@ -127,7 +127,7 @@ static void manifests_are_read(void **state)
     struct err err;
 
     (void)state;
-    assert_true(manifest_parse(str_from(text), &arena, &got, &err));
+    assert_true(oci_manifest_parse(str_from(text), &arena, &got, &err));
     assert_int_equal(got.layer_count, 2);
     assert_int_equal(got.size, 12);
     assert_int_equal(got.config.size, 10);
@@ -161,7 +161,7 @@ static void manifests_that_are_wrong_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        if (manifest_parse(str_from(cases[i]), &arena, &got, &err))
+        if (oci_manifest_parse(str_from(cases[i]), &arena, &got, &err))
             fail_msg("taken: %s", cases[i]);
 }
 
@@ -177,10 +177,10 @@ static void an_image_has_at_most_127_layers(void **state)
         buf_format(&text, "%s%s", i ? "," : "", LAYER(OCI_LAYER, B, "5"));
     size_t len = text.len;
     buf_add(&text, STR("]}"));
-    assert_true(manifest_parse(buf_str(&text), &arena, &got, &err));
+    assert_true(oci_manifest_parse(buf_str(&text), &arena, &got, &err));
     text.len = len;
     buf_format(&text, ",%s]}", LAYER(OCI_LAYER, B, "5"));
-    assert_false(manifest_parse(buf_str(&text), &arena, &got, &err));
+    assert_false(oci_manifest_parse(buf_str(&text), &arena, &got, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
 }
 
