@@ -20,7 +20,7 @@ build_packages="build-essential meson ninja-build pkg-config libjansson-dev libs
     libcmark-gfm-extensions-dev libgumbo-dev libidn2-dev libcurl4-openssl-dev mmdebstrap debian-archive-keyring
     ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev
-    umoci skopeo"
+    umoci skopeo apache2-utils libcap2-bin"
 browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl python3 python3-venv"

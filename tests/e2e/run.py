@@ -352,6 +352,12 @@ def run_cli(options):
     return count
 
 
+def run_images(options):
+    """Templates that begin with an image, by both SDKs: the JavaScript one is started by the Python tests."""
+    node = {"CLOISTER_E2E_NPM": str(make_npm("newest"))}
+    return run_pytest(make_venv("newest"), "images", ["test_template_images.py"], options, node)
+
+
 def run_files(*files, sdk="newest"):
     def run(options):
         return run_pytest(make_venv(sdk), files[0].removesuffix(".py"), files, options, {"CLOISTER_E2E_SDK": sdk})
@@ -385,6 +391,7 @@ SUITES = {
     "http": run_files("test_http.py", "test_http2.py", "test_edge.py", "test_teams.py"),
     "templates": run_files("test_templates.py", "test_template_builds.py", "test_template_engine.py"),
     "templates-js": run_js("test_templates.mjs"),
+    "images": run_images,
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "network": run_files("test_network.py"),
