@@ -135,7 +135,10 @@ bool layout_fetch(const struct fetch_config *config, const struct image_source *
                        "readable",
                        source->path);
     if (!fetch(&layout, source->name, err))
-        return false;
+        return err->sys == EACCES && err_set(err, ERR_UNAVAILABLE,
+                                             "the layout %.60s of this image has files that the user cloister-puller "
+                                             "may not read: the operator must allow it",
+                                             source->path);
     *out = layout.image.done;
     return true;
 }

@@ -702,6 +702,15 @@ class Layouts(Base):
         self.assertEqual(result.kind, "invalid")
         self.assertIn("another digest", result.error)
 
+    def test_a_layout_that_may_not_be_read(self):
+        layout = self.make_layout(SMALL)
+        for path in (layout / "index.json", layout / "blobs/sha256" / sha(SMALL.blobs[1])):
+            path.chmod(0)
+            result = self.run_tool("pull", "x", f"image=x=oci:{layout}")
+            path.chmod(0o644)
+            self.assertEqual(result.kind, "unavailable", result.output)
+            self.assertIn(f"the layout {layout} of this image has files that the user", result.error)
+
     def test_links_in_a_layout_lead_nowhere(self):
         layout = self.make_layout(SMALL)
         blob = layout / "blobs/sha256" / sha(SMALL.blobs[1])
