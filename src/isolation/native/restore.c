@@ -760,6 +760,11 @@ static bool make_userns(struct restore *restore, struct err *err)
     return fine;
 }
 
+static bool close_all_but(int fd)
+{
+    return (fd == 0 || close_range(0, (unsigned)fd - 1, 0) == 0) && close_range((unsigned)fd + 1, ~0u, 0) == 0;
+}
+
 /*
  * On v2 nothing can be in <id> once its leaves have limits, as they must before CRIU runs there. So a child that was born in
  * <id> makes the namespace, and is gone before that.
@@ -782,12 +787,16 @@ static bool make_cgroupns(struct restore *restore, struct err *err)
                                .pidfd = (uint64_t)(uintptr_t)&pidfd,
                                .cgroup = (uint64_t)birth_fd,
                                .exit_signal = SIGCHLD };
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0) {
+        /* As in make_userns(): with keeper's lock and the claim it would keep the next keeper out. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_all_but(say_fd);
         if (unshare(CLONE_NEWCGROUP) < 0 || write(say_fd, "m", 1) != 1)
             _exit(1);
-        for (;;)
+        while (getppid() == keeper)
             (void)pause();
+        _exit(0);
     }
     if (pid < 0)
         return err_sys(err, "make a process in the sandbox's cgroup");
