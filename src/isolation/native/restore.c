@@ -402,6 +402,7 @@ struct work {
     pid_t marker; /* 0: there is none, or it has ended */
     pid_t mover;  /* 0: none yet */
     int go_fd;    /* to it: the number of guestd */
+    bool may_run; /* from here on its processes may run, whatever else fails */
 };
 
 static bool move_guestd(const struct restore *restore, int pid, struct err *err)
@@ -489,6 +490,7 @@ static bool act(void *context, const char *step, int pid, struct err *err)
         return in_child(set_host_name, work->restore, pid,
                         err); /* again: CRIU has set the one of the image meanwhile */
     }
+    work->may_run |= strcmp(step, "pre-resume") == 0;
     return true;
 }
 
@@ -561,7 +563,8 @@ static bool look(void *context, struct err *err)
            err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
 }
 
-static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
+static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, bool *out_may_run,
+                struct err *err)
 {
     auto_image struct image image = { 0 };
     struct work work = { .restore = restore, .go_fd = -1 };
@@ -572,8 +575,10 @@ static bool run(const struct restore *restore, struct criu_args *args, uint64_t 
         !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = &work }, err)) {
         (void)!end_mover(&work, &why);
         (void)!end_marker(&work, &why); /* what it has made is removed below */
+        *out_may_run = work.may_run;
         return refuse(err);
     }
+    *out_may_run = true;
     bool moved = end_mover(&work, &why);
     if (!read_pid(out_pid, err))
         return false;
@@ -593,14 +598,15 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
                                     .devices_fd = restore->devices_fd };
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
+    bool may_run = false;
 
     if (!criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
         return false;
     criu_args_init(&args);
-    bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
+    bool fine = run(restore, &args, &pid, &may_run, err) && tighten(restore, &memory_bytes, err);
     criu_args_done(&args);
-    struct err ignored; /* then its image is not used in the next boot, which is safe */
-    if (!fine && !pid)  /* nothing of it has run */
+    struct err ignored;    /* then its image is not used in the next boot, which is safe */
+    if (!fine && !may_run) /* nothing of it has changed its files */
         (void)!state_unmark_resumed(restore->sandbox_fd, &ignored);
     helper_figure(voice, FIGURE_PID, pid);
     helper_figure(voice, FIGURE_MEMORY, memory_bytes);
