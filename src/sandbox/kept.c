@@ -120,7 +120,7 @@ static bool measure_snapshot(struct sandboxes *all, struct str kept_id, struct e
     if (!str_to_path(kept_id, id, sizeof id, err))
         return false;
     if (!driver_pause_call(all->config.driver, PAUSE_MEASURE, id, false, &kept, err))
-        return err->kind == ERR_NOT_FOUND; /* it was deleted meanwhile */
+        return err->kind == ERR_NOT_FOUND || err->kind == ERR_INVALID; /* it was deleted meanwhile, or is damaged */
     return !kept.is_final || !kept.image_bytes ||
            store_snapshot_measured(all->config.store, kept_id, kept.image_bytes, kept.raw_bytes, err);
 }

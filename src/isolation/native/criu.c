@@ -129,6 +129,7 @@ bool criu_enter(const struct criu_room *room, struct err *err)
     struct mount_attr alone = { .propagation = MS_PRIVATE };
     if (tools < 0)
         return false;
+    (void)umask(022); /* whatever keeper's is: processes that are restored read the image as the sandbox's root */
     /* What is shared, as systemd makes all mounts, cannot become a root. Those that keeper sees are not; doctor's are. */
     if (mount_setattr(tools, "", AT_EMPTY_PATH, &alone, sizeof alone) < 0)
         return err_sys(err, "have CRIU's files to ourselves");

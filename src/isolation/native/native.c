@@ -45,7 +45,7 @@
 #include "wire/zygote.h"
 
 enum {
-    LOCK_MS = 2000,
+    LOCK_MS = 5000, /* longer than a helper of the keeper before may take to let go: HELPER_END_MS */
     LOCK_RETRY_MS = 20,
     GUESTD_BYTES_MAX = 64 << 20,
     /*

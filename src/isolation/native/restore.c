@@ -402,6 +402,7 @@ struct work {
     pid_t marker; /* 0: there is none, or it has ended */
     pid_t mover;  /* 0: none yet */
     int go_fd;    /* to it: the number of guestd */
+    bool may_run; /* from here on its processes may run, whatever else fails */
 };
 
 static bool move_guestd(const struct restore *restore, int pid, struct err *err)
@@ -489,6 +490,7 @@ static bool act(void *context, const char *step, int pid, struct err *err)
         return in_child(set_host_name, work->restore, pid,
                         err); /* again: CRIU has set the one of the image meanwhile */
     }
+    work->may_run |= strcmp(step, "pre-resume") == 0;
     return true;
 }
 
@@ -561,7 +563,8 @@ static bool look(void *context, struct err *err)
            err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
 }
 
-static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
+static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, bool *out_may_run,
+                struct err *err)
 {
     auto_image struct image image = { 0 };
     struct work work = { .restore = restore, .go_fd = -1 };
@@ -572,8 +575,10 @@ static bool run(const struct restore *restore, struct criu_args *args, uint64_t 
         !criu_run(&(struct criu_run){ .args = args, .act = act, .look = look, .context = &work }, err)) {
         (void)!end_mover(&work, &why);
         (void)!end_marker(&work, &why); /* what it has made is removed below */
+        *out_may_run = work.may_run;
         return refuse(err);
     }
+    *out_may_run = true;
     bool moved = end_mover(&work, &why);
     if (!read_pid(out_pid, err))
         return false;
@@ -593,14 +598,15 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
                                     .devices_fd = restore->devices_fd };
     struct criu_args args;
     uint64_t pid = 0, memory_bytes = 0;
+    bool may_run = false;
 
     if (!criu_enter(&room, err) || !enter_sandbox_cgroup(restore, err))
         return false;
     criu_args_init(&args);
-    bool fine = run(restore, &args, &pid, err) && tighten(restore, &memory_bytes, err);
+    bool fine = run(restore, &args, &pid, &may_run, err) && tighten(restore, &memory_bytes, err);
     criu_args_done(&args);
-    struct err ignored; /* then its image is not used in the next boot, which is safe */
-    if (!fine && !pid)  /* nothing of it has run */
+    struct err ignored;    /* then its image is not used in the next boot, which is safe */
+    if (!fine && !may_run) /* nothing of it has changed its files */
         (void)!state_unmark_resumed(restore->sandbox_fd, &ignored);
     helper_figure(voice, FIGURE_PID, pid);
     helper_figure(voice, FIGURE_MEMORY, memory_bytes);
@@ -760,6 +766,11 @@ static bool make_userns(struct restore *restore, struct err *err)
     return fine;
 }
 
+static bool close_all_but(int fd)
+{
+    return (fd == 0 || close_range(0, (unsigned)fd - 1, 0) == 0) && close_range((unsigned)fd + 1, ~0u, 0) == 0;
+}
+
 /*
  * On v2 nothing can be in <id> once its leaves have limits, as they must before CRIU runs there. So a child that was born in
  * <id> makes the namespace, and is gone before that.
@@ -782,12 +793,16 @@ static bool make_cgroupns(struct restore *restore, struct err *err)
                                .pidfd = (uint64_t)(uintptr_t)&pidfd,
                                .cgroup = (uint64_t)birth_fd,
                                .exit_signal = SIGCHLD };
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0) {
+        /* As in make_userns(): with keeper's lock and the claim it would keep the next keeper out. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_all_but(say_fd);
         if (unshare(CLONE_NEWCGROUP) < 0 || write(say_fd, "m", 1) != 1)
             _exit(1);
-        for (;;)
+        while (getppid() == keeper)
             (void)pause();
+        _exit(0);
     }
     if (pid < 0)
         return err_sys(err, "make a process in the sandbox's cgroup");

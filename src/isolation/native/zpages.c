@@ -309,8 +309,10 @@ static int make_file(int image_fd, const char *name, struct err *err)
         return -1;
     }
     int fd = openat(image_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, FILE_MODE);
-    if (fd < 0)
+    if (fd < 0 || fchmod(fd, FILE_MODE) < 0) { /* whatever the umask */
         (void)err_sys(err, "make %s", name);
+        fd_close(&fd);
+    }
     return fd;
 }
 
