@@ -49,8 +49,9 @@ struct actions {
     struct retention {
         uint32_t snapshot_days, paused_days; /* what nobody has used for so long goes; 0: it stays */
     } retention;
-    struct uploads *uploads; /* NULL: no archives can be uploaded */
-    struct builder *builder; /* NULL: templates cannot be built */
+    uint32_t cpus_most, memory_mb_most; /* of a sandbox; 0: the operator sets no limit */
+    struct uploads *uploads;            /* NULL: no archives can be uploaded */
+    struct builder *builder;            /* NULL: templates cannot be built */
     /* builder_start() and builder_cancel(). */
     bool (*build_start)(struct builder *builder, const struct build_want *want, struct err *err);
     void (*build_cancel)(struct builder *builder, struct str build_id, const char *why);

@@ -17,8 +17,20 @@ static const int64_t SECOND_US = 1000000;
 
 /* ---- register ---- */
 
+/* What a sandbox may have here: the operator's limit, if there is one. */
+static uint32_t most_cpus(const struct actions *actions)
+{
+    return actions->cpus_most ? MIN(actions->cpus_most, (uint32_t)LIMIT_BUILD_CPUS) : LIMIT_BUILD_CPUS;
+}
+
+static uint32_t most_memory_mb(const struct actions *actions)
+{
+    return actions->memory_mb_most ? MIN(actions->memory_mb_most, (uint32_t)LIMIT_BUILD_MEMORY_MB)
+                                   : LIMIT_BUILD_MEMORY_MB;
+}
+
 /* The texts are E2B's. */
-static bool size_check(uint32_t cpu_count, uint32_t memory_mb, struct err *err)
+static bool size_check(const struct actions *actions, uint32_t cpu_count, uint32_t memory_mb, struct err *err)
 {
     if (cpu_count < 1)
         return err_set(err, ERR_INVALID, "CPU count must be at least 1");
@@ -30,12 +42,12 @@ static bool size_check(uint32_t cpu_count, uint32_t memory_mb, struct err *err)
         return err_set(err, ERR_INVALID, "Memory must be at least %d MiB", LEAST_MEMORY_MB);
     if (memory_mb % 2 != 0)
         return err_set(err, ERR_INVALID, "Memory must be divisible by 2");
-    if (cpu_count > LIMIT_BUILD_CPUS)
-        return err_set(err, ERR_INVALID, "CPU count can't be higher than %d, the most that a team may have",
-                       LIMIT_BUILD_CPUS);
-    if (memory_mb > LIMIT_BUILD_MEMORY_MB)
-        return err_set(err, ERR_INVALID, "Memory can't be higher than %d MiB, the most that a team may have",
-                       LIMIT_BUILD_MEMORY_MB);
+    if (cpu_count > most_cpus(actions))
+        return err_set(err, ERR_INVALID, "CPU count can't be higher than %u, the most that a sandbox may have here",
+                       most_cpus(actions));
+    if (memory_mb > most_memory_mb(actions))
+        return err_set(err, ERR_INVALID, "Memory can't be higher than %u MiB, the most that a sandbox may have here",
+                       most_memory_mb(actions));
     return true;
 }
 
@@ -104,16 +116,19 @@ bool action_build_register(const struct actions *actions, const struct caller *c
                            struct arena *arena, struct built_template *out_template, struct build_row *out_build,
                            struct err *err)
 {
-    struct build_registration want = { .team_id = str_from(caller->team_id),
-                                       .cpu_count = order->cpu_count ? order->cpu_count : DEFAULT_CPUS,
-                                       .memory_mb = order->memory_mb ? order->memory_mb : DEFAULT_MEMORY_MB,
-                                       .guestd_version = STR(GUESTD_API_VERSION) };
+    struct build_registration want = {
+        .team_id = str_from(caller->team_id),
+        .cpu_count = order->cpu_count ? order->cpu_count : MIN((uint32_t)DEFAULT_CPUS, most_cpus(actions)),
+        .memory_mb =
+            order->memory_mb ? order->memory_mb : MIN((uint32_t)DEFAULT_MEMORY_MB, most_memory_mb(actions) & ~1u),
+        .guestd_version = STR(GUESTD_API_VERSION)
+    };
     struct template_ref ref;
     struct str *tags;
 
     if (!name_check(actions, caller, order->name, arena, &ref, err) ||
         !tags_of(order, ref.tag, arena, &tags, &want.tag_count, err) ||
-        !size_check(want.cpu_count, want.memory_mb, err))
+        !size_check(actions, want.cpu_count, want.memory_mb, err))
         return false;
     want.alias = ref.alias;
     want.tags = tags;

@@ -91,7 +91,8 @@ static bool create_from(const struct actions *actions, const struct caller *call
     bool is_fit = true;
 
     if (!create_with(actions, caller, request, template, template->image, arena, out, err)) {
-        is_fit = !build || !template->image.len || (err->kind != ERR_INVALID && err->kind != ERR_UNAVAILABLE);
+        bool is_misfit = err->kind == ERR_INVALID || err->kind == ERR_UNAVAILABLE || err->kind == ERR_CONFLICT;
+        is_fit = !build || !template->image.len || !is_misfit;
         if (is_fit)
             return false;
         log_info("template %.*s: its processes cannot be brought back here, so its start command is run: %s",

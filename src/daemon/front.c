@@ -545,6 +545,8 @@ static bool front_open(struct front *front, struct err *err)
         .snapshots = { .of_team = front->settings.team_snapshots,
                        .of_all = front->settings.snapshots_max,
                        .bytes = (uint64_t)front->settings.snapshot_disk_gb << 30 },
+        .cpus_most = front->settings.cpus,
+        .memory_mb_most = front->settings.memory_mb,
         .retention = { .snapshot_days = front->settings.snapshot_days, .paused_days = front->settings.paused_days },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);

@@ -412,7 +412,7 @@ static bool use_admin_token(struct keeper *keeper, struct err *err)
 
 /*
  * The limits that the operator sets, or else the most that any template asks for: those on disk, and those that may be
- * built while the server runs. A plan of front's may not exceed them.
+ * built while the server runs, by the operator or by teams. A plan of front's may not exceed them.
  */
 static bool choose_limits(const struct config *config, int data_fd, struct serve_limits *out, struct err *err)
 {
@@ -420,6 +420,8 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
     uint32_t memory_mb, cpus;
 
     recipe_largest(&cpus, &memory_mb);
+    cpus = MAX(cpus, (uint32_t)LIMIT_BUILD_CPUS);
+    memory_mb = MAX(memory_mb, (uint32_t)LIMIT_BUILD_MEMORY_MB);
     if (!templates_read(data_fd, &all, err))
         return err_wrap(err, "templates");
     for (uint32_t i = 0; i < all.count; i++) {
