@@ -25,9 +25,11 @@ struct option {
 #define FIELD(member) offsetof(struct cli, member)
 
 static const struct option options[] = {
-    { TAKES_USER, "user", 'u', "USER", OPTION_TEXT, FIELD(user), "run as this user of the sandbox [user]" },
+    { TAKES_USER, "user", 'u', "USER", OPTION_TEXT, FIELD(user),
+      "run as this user of the sandbox [the template's, else user]" },
     { TAKES_ENV, "env", 'e', "NAME=VALUE", OPTION_LIST, FIELD(envs), "set a variable; may be repeated" },
-    { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd), "start in this directory [the user's home]" },
+    { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd),
+      "start in this directory [the template's, else the user's home]" },
     { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all),
       "every running and paused sandbox of the key's team; as root without a key, of all teams" },
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },

@@ -150,8 +150,8 @@ static const struct command commands[] = {
       "  cloister snapshot list --json | jq -r '.[].snapshotID'\n",
       TAKES_SERVER | TAKES_JSON | TAKES_SANDBOX, 0, 0, 0, snapshot_list_run },
     { "snapshot delete", GROUP_SANDBOX, "SNAPSHOT [--json]", "delete a snapshot, with all tags of its name",
-      "SNAPSHOT is an id or a name. A name is deleted with all its tags, so a tag is taken only where it is the only\n"
-      "one. Refused while a sandbox that was made from it runs or is paused. Prints what was deleted.\n"
+      "SNAPSHOT is an id or a name. A name is deleted with all its tags; NAME:TAG is accepted only if NAME has no\n"
+      "other tag. Refused while a sandbox that was made from it runs or is paused. Prints what was deleted.\n"
       "\n"
       "  cloister snapshot delete my-setup\n",
       TAKES_SERVER | TAKES_JSON, 1, 1, 0, snapshot_delete_run },
@@ -346,10 +346,9 @@ static const struct noun {
       "  sudo cloister mail approve ID\n" },
     { "team",
       "A team owns sandboxes. Every key of a team reaches all of them; for keys of other teams they do not exist. The\n"
-      "team `default` always exists. All teams share the templates. Make a team for each party that must be kept "
-      "apart\n"
-      "from the others. These commands send the data directory's admin token to its server, or to --url; they ignore\n"
-      "E2B_API_URL.\n",
+      "team `default` always exists. All teams share the operator's templates. Make a team for each party that must\n"
+      "be kept apart from the others. These commands send the data directory's admin token to its server, or to\n"
+      "--url; they ignore E2B_API_URL.\n",
       "  sudo cloister team create research\n"
       "  sudo cloister key create ci --team research\n" },
     { "key",
@@ -363,7 +362,9 @@ static const struct noun {
     { "template",
       "A sandbox starts from a template. `base` has Python, Node.js, git and a compiler; `code-interpreter` is base "
       "and\n"
-      "everything for run_code. Both are built on this machine, from Debian packages.\n",
+      "everything for run_code. Both are built on this machine, from Debian packages. Your own templates are built "
+      "with\n"
+      "E2B's SDKs or its command line: docs/templates.md.\n",
       "  sudo cloister template build code-interpreter\n"
       "  cloister template list\n" },
 };
