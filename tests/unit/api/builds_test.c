@@ -114,6 +114,22 @@ static void bad_registrations_are_refused(void **state)
     check_error(s, &answer, 400, "is the name of a template");
 }
 
+static void the_operators_limit_is_known_when_a_build_is_registered(void **state)
+{
+    struct built *b = *state;
+    struct served *s = &b->served;
+
+    s->actions.cpus_most = 1;
+    s->actions.memory_mb_most = 512;
+    struct http_answer answer = CALL(s, "POST", "/v3/templates", "{\"name\":\"a\",\"cpuCount\":2,\"memoryMB\":512}");
+    check_error(s, &answer, 400, "CPU count can't be higher than 1");
+    answer = CALL(s, "POST", "/v3/templates", "{\"name\":\"a\",\"cpuCount\":1,\"memoryMB\":1024}");
+    check_error(s, &answer, 400, "Memory can't be higher than 512 MiB");
+    /* What is not said is as much as there may be. */
+    assert_int_equal(CALL(s, "POST", "/v3/templates", "{\"name\":\"a\"}").status, 202);
+    s->actions.cpus_most = s->actions.memory_mb_most = 0;
+}
+
 static void too_many_builds_are_refused_for_good(void **state)
 {
     struct built *b = *state;
@@ -692,6 +708,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BUILT(a_build_is_registered_under_its_name),
         BUILT(bad_registrations_are_refused),
+        BUILT(the_operators_limit_is_known_when_a_build_is_registered),
         BUILT(too_many_builds_are_refused_for_good),
         BUILT(an_archive_is_uploaded_by_its_link),
         BUILT(a_link_is_for_one_archive_and_one_time),
