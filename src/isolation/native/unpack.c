@@ -11,8 +11,9 @@
  *
  * The manifest is also written first, before anything is unpacked: from then on the sweep keeps the layers below.
  *
- * If the layer is there and the manifest is not (somebody has dropped it, and another image needs the layer), the helper only
- * writes the manifest. If both are there, nothing is to be done. Two that want the same one at once: the second waits.
+ * If the layer is there already, the helper takes the archive all the same, and only compares its sum: who knows the sum of a
+ * layer and does not have the archive must not get at its files. Then it writes the manifest, if that is not there (somebody has
+ * dropped it, and another image needs the layer). Two that want the same one at once: the second waits, and then finds it there.
  *
  * Whatever fails or dies before the end: what was made goes to the trash. If keeper dies, the next one finds <chain>.new, or a
  * layer that nothing names, and removes either (snapshots_open(), the sweep).
@@ -61,7 +62,8 @@ struct unpacking {
     int socket_fd;           /* the helper's: the archive comes from there */
     int draft_fd, root_fd;
     bool has_draft;
-    bool is_there; /* the layer is, and only its manifest is not */
+    bool is_there;     /* the layer is, and… */
+    bool has_manifest; /* …its manifest too: without a draft */
     bool is_named;
     driver_offer_fn *offer;
     driver_kept_fn *done;
@@ -93,18 +95,27 @@ static bool take_archive(int socket_fd, int *out_fd, struct err *err)
     return true;
 }
 
-static bool unpack_files(struct unpacking *unpacking, struct err *err)
+static bool read_archive(struct unpacking *unpacking, struct untar *untar, struct err *err)
 {
     auto_close int archive_fd = -1;
-    struct untar untar = { .root_fd = unpacking->root_fd, .most_bytes = unpacking->want.most_bytes };
-    char bytes[24];
 
-    memcpy(untar.diff, unpacking->want.diff, sizeof untar.diff);
+    *untar = (struct untar){ .root_fd = unpacking->root_fd, .most_bytes = unpacking->want.most_bytes };
+    memcpy(untar->diff, unpacking->want.diff, sizeof untar->diff);
     if (!take_archive(unpacking->socket_fd, &archive_fd, err))
         return false;
-    untar.archive_fd = archive_fd;
-    if (!untar_layer(&untar, err))
+    untar->archive_fd = archive_fd;
+    return unpacking->is_there ? untar_check(untar, err) : untar_layer(untar, err);
+}
+
+static bool unpack_files(struct unpacking *unpacking, struct err *err)
+{
+    struct untar untar;
+    char bytes[24];
+
+    if (!read_archive(unpacking, &untar, err))
         return false;
+    if (unpacking->is_there)
+        return true;
     fd_close(&unpacking->root_fd); /* keeper's is closed, so the overlay is gone */
     if (!remove_tree(unpacking->draft_fd, "work", err))
         return false;
@@ -121,15 +132,16 @@ static bool make_layer(struct helper_voice *voice, void *context, struct err *er
 {
     struct unpacking *unpacking = context;
 
-    if (!manifest_write(unpacking->draft_fd, &unpacking->manifest, err))
+    if (!unpacking->has_manifest && !manifest_write(unpacking->draft_fd, &unpacking->manifest, err))
         return false;
-    if (!unpacking->is_there &&
-        (!unpack_files(unpacking, err) || !manifest_write(unpacking->draft_fd, &unpacking->manifest, err)))
+    if (!unpack_files(unpacking, err) ||
+        (!unpacking->is_there && !manifest_write(unpacking->draft_fd, &unpacking->manifest, err)))
         return false;
     helper_figure(voice, 0, unpacking->manifest.layer_bytes);
     if (!helper_ask(voice, STEP_NAME, err))
         return false;
-    return (fsync(unpacking->native->layers_fd) == 0 && fsync(unpacking->native->snapshots_fd) == 0) ||
+    return unpacking->has_manifest ||
+           (fsync(unpacking->native->layers_fd) == 0 && fsync(unpacking->native->snapshots_fd) == 0) ||
            err_sys(err, "sync the name of a layer");
 }
 
@@ -178,8 +190,9 @@ static void fail(struct unpacking *unpacking, const struct err *why)
     finish(unpacking, NULL, &copy);
 }
 
-static void succeed(struct unpacking *unpacking, const struct manifest *manifest, uint64_t layer_bytes)
+static void succeed(struct unpacking *unpacking, uint64_t layer_bytes)
 {
+    const struct manifest *manifest = &unpacking->manifest;
     struct kept kept = { .layer_count = manifest->layer_count, .layer_bytes = layer_bytes };
 
     memcpy(kept.id, unpacking->want.chain, sizeof kept.id);
@@ -197,7 +210,7 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
         (!unpacking->is_named && !err_set(&why, ERR_INTERNAL, "a layer was not finished")))
         fail(unpacking, err ? err : &why);
     else
-        succeed(unpacking, &unpacking->manifest, figures[0]);
+        succeed(unpacking, figures[0]);
 }
 
 /* ---- names ---- */
@@ -217,6 +230,10 @@ static bool name_it(struct unpacking *unpacking, struct err *err)
     for (uint32_t i = 0; i + !unpacking->is_there < unpacking->manifest.layer_count; i++)
         if (!has_dir(native->layers_fd, unpacking->manifest.layers[i]))
             return err_set(err, ERR_CONFLICT, "a layer below was removed meanwhile: try again");
+    if (unpacking->has_manifest) {
+        unpacking->is_named = has_dir(native->snapshots_fd, chain);
+        return unpacking->is_named || err_set(err, ERR_CONFLICT, "a layer was removed meanwhile: try again");
+    }
     if (!unpacking->is_there && renameat2(unpacking->draft_fd, "upper", native->layers_fd, chain, RENAME_NOREPLACE) < 0)
         return err_sys(err, "name a layer");
     if (!native_reach(native, NATIVE_AT_UNPACK_LAYER, err) ||
@@ -269,6 +286,7 @@ static void plan_manifest(struct unpacking *unpacking)
     struct manifest *manifest = &unpacking->manifest;
     const struct unpack_want *want = &unpacking->want;
 
+    *manifest = (struct manifest){ 0 };
     memcpy(manifest->layers, want->layers, sizeof manifest->layers);
     memcpy(manifest->layers[want->layer_count], want->chain, sizeof want->chain);
     manifest->layer_count = want->layer_count + 1;
@@ -345,30 +363,38 @@ static bool start_helper(struct unpacking *unpacking, struct err *err)
                               .asked = asked,
                               .ended = ended,
                               .context = unpacking,
-                              .dirs = { { unpacking->draft_fd, HELPER_CHANGE },
-                                        { native->layers_fd, HELPER_HOLD },
-                                        { native->snapshots_fd, HELPER_HOLD } },
-                              .dir_count = 3,
+                              .dirs = { { native->layers_fd, HELPER_HOLD }, { native->snapshots_fd, HELPER_HOLD } },
+                              .dir_count = 2,
                               .patience_ms = LIMIT_UNPACK_MS };
 
-    if (!unpacking->is_there) {
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-            return err_sys(err, "make a socket for an archive");
-        front_fd = pair[0];
-        unpacking->socket_fd = pair[1];
-        (void)setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* or LIMIT_UNPACK_MS it is */
-        job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->socket_fd, HELPER_HOLD };
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, "make a socket for an archive");
+    front_fd = pair[0];
+    unpacking->socket_fd = pair[1];
+    (void)setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* or LIMIT_UNPACK_MS it is */
+    job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->socket_fd, HELPER_HOLD };
+    if (unpacking->draft_fd >= 0)
+        job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->draft_fd, HELPER_CHANGE };
+    if (unpacking->root_fd >= 0)
         job.dirs[job.dir_count++] = (struct helper_dir){ unpacking->root_fd, HELPER_CHANGE };
-    }
     unpacking->helper = helper_start(native->helpers, &job, err);
     /* The helper's are the last: what the kernel does at the end of a mount, or with what front sends, is not ours. */
     fd_close(&unpacking->root_fd);
     fd_close(&unpacking->socket_fd);
     if (!unpacking->helper)
         return false;
-    if (front_fd >= 0)
-        unpacking->offer(unpacking->context, front_fd);
+    unpacking->offer(unpacking->context, front_fd);
     return true;
+}
+
+/* A small file that was read or written when the layer was made: the one thing that keeper reads itself. */
+static bool read_manifest(struct unpacking *unpacking)
+{
+    auto_close int fd =
+        openat(unpacking->native->snapshots_fd, unpacking->want.chain, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct err err;
+
+    return fd >= 0 && manifest_read(fd, &unpacking->manifest, &err);
 }
 
 static bool begin(struct unpacking *unpacking, struct err *err)
@@ -376,23 +402,15 @@ static bool begin(struct unpacking *unpacking, struct err *err)
     struct native *native = unpacking->native;
 
     unpacking->is_there = has_dir(native->layers_fd, unpacking->want.chain);
+    unpacking->has_manifest = unpacking->is_there && read_manifest(unpacking);
+    if (unpacking->has_manifest)
+        return untar_prepare(err) && start_helper(unpacking, err);
     plan_manifest(unpacking);
     if (unpacking->is_there)
         read_size(unpacking);
     return room_check(native->snapshots_fd, err) && untar_prepare(err) && make_draft(unpacking, err) &&
            native_reach(native, NATIVE_AT_UNPACK_DRAFT, err) && (unpacking->is_there || open_root(unpacking, err)) &&
            start_helper(unpacking, err);
-}
-
-/* A small file that was read or written when the layer was made: the one thing that keeper reads itself. */
-static bool is_done(const struct unpacking *unpacking, struct manifest *out)
-{
-    const struct native *native = unpacking->native;
-    auto_close int fd =
-        openat(native->snapshots_fd, unpacking->want.chain, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    struct err err;
-
-    return fd >= 0 && has_dir(native->layers_fd, unpacking->want.chain) && manifest_read(fd, out, &err);
 }
 
 static bool is_under_way(const struct native *native, const char *chain)
@@ -407,7 +425,6 @@ static bool is_under_way(const struct native *native, const char *chain)
 static void start_waiting(struct native *native)
 {
     struct unpacking *next = NULL;
-    struct manifest *manifest;
     unsigned running = 0;
     struct err err;
 
@@ -417,12 +434,8 @@ static void start_waiting(struct native *native)
         next = at->helper || is_under_way(native, at->want.chain) ? NULL : at;
     if (!next || running >= LIMIT_UNPACKS || native->is_stopping)
         return;
-    manifest = NEW(struct manifest);
-    if (is_done(next, manifest))
-        succeed(next, manifest, manifest->layer_bytes);
-    else if (!begin(next, &err))
+    if (!begin(next, &err))
         fail(next, &err);
-    free(manifest);
 }
 
 void native_unpack(struct driver *driver, const struct unpack_want *want, driver_offer_fn *offer, driver_kept_fn *done,

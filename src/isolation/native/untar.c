@@ -61,7 +61,7 @@ struct parent {
 
 struct work {
     struct untar *untar;
-    struct tar *tar;
+    struct tar *tar; /* NULL: only the sum is wanted */
     struct unzip *unzip;
     EVP_MD_CTX *sum;
     int root_fd;
@@ -720,7 +720,7 @@ static bool take_tar(struct work *work, struct str in, struct err *err)
 
     if (EVP_DigestUpdate(work->sum, in.at, in.len) != 1)
         return err_set(err, ERR_INTERNAL, "cannot compute a SHA-256");
-    for (;;) {
+    while (work->tar) {
         if (!tar_read(work->tar, &in, &event, &entry, &data, err))
             return false;
         if (event == TAR_MORE)
@@ -728,6 +728,7 @@ static bool take_tar(struct work *work, struct str in, struct err *err)
         if ((event == TAR_ENTRY && !take_entry(work, entry, err)) || (event == TAR_DATA && !take_data(work, data, err)))
             return false;
     }
+    return true;
 }
 
 static bool take_piece(struct work *work, struct str in, char *room, struct err *err)
@@ -768,7 +769,7 @@ static bool take_archive(struct work *work, struct err *err)
             return false;
     if (n < 0)
         return err_sys(err, "read the archive of a layer");
-    return unzip_finish(work->unzip, err) && tar_finish(work->tar, err) && leave_parent(work, err) &&
+    return unzip_finish(work->unzip, err) && (!work->tar || tar_finish(work->tar, err)) && leave_parent(work, err) &&
            check_sum(work, err);
 }
 
@@ -780,13 +781,34 @@ bool untar_prepare(struct err *err)
            err_set(err, ERR_INTERNAL, "cannot compute a SHA-256");
 }
 
+/* The archive is larger than its files by the headers. */
+static uint64_t most_of_archive(const struct untar *untar)
+{
+    return untar->most_bytes + (uint64_t)LIMIT_UNPACK_ENTRIES * LIMIT_UNPACK_ENTRY_BYTES;
+}
+
+bool untar_check(struct untar *untar, struct err *err)
+{
+    struct work work = { .untar = untar,
+                         .unzip = unzip_new(most_of_archive(untar)),
+                         .sum = EVP_MD_CTX_new(),
+                         .root_fd = -1,
+                         .parent.fd = -1,
+                         .file_fd = -1 };
+    bool fine = (work.sum && EVP_DigestInit_ex(work.sum, EVP_sha256(), NULL) == 1) ||
+                err_set(err, ERR_INTERNAL, "cannot compute a SHA-256");
+
+    fine = fine && take_archive(&work, err);
+    unzip_free(work.unzip);
+    EVP_MD_CTX_free(work.sum);
+    return fine;
+}
+
 bool untar_layer(struct untar *untar, struct err *err)
 {
-    /* The archive is larger than its files by the headers. */
-    uint64_t most = untar->most_bytes + (uint64_t)LIMIT_UNPACK_ENTRIES * LIMIT_UNPACK_ENTRY_BYTES;
     struct work work = { .untar = untar,
                          .tar = tar_new(),
-                         .unzip = unzip_new(most),
+                         .unzip = unzip_new(most_of_archive(untar)),
                          .sum = EVP_MD_CTX_new(),
                          .root_fd = openat(untar->root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
                          .parent.fd = -1,

@@ -38,4 +38,7 @@ bool untar_prepare(struct err *err) must_use;
  */
 bool untar_layer(struct untar *untar, struct err *err) must_use;
 
+/* Only whether the archive has that sum: nothing is written, and root_fd is not used. ERR_INVALID, ERR_LIMIT as above. */
+bool untar_check(struct untar *untar, struct err *err) must_use;
+
 #endif

@@ -837,30 +837,57 @@ static void bombs_are_bounded(void **state)
     assert_string_equal(answer.err.message, "a layer of the image has more than 1000000 entries");
 }
 
+/* Sums are no secret: only who has the archive gets the layer. */
+static void check_needs_archive(struct world *world, struct image *image, struct answer *answer)
+{
+    struct unpack_want want = want_of(image, 0);
+    unsigned snapshots = count_names(world->data_fd, "snapshots"), layers = count_names(world->data_fd, "layers");
+    struct asked asked;
+
+    assert_int_equal(unpack_bytes(world, &want, STR("another archive"), answer), ERR_INVALID);
+    assert_non_null(strstr(answer->err.message, "a layer of the image has the sum "));
+    assert_int_equal(unpack_bytes(world, &want, buf_str(&image->tars[1]), answer), ERR_INVALID);
+    assert_int_equal(unpack_bytes(world, &want, STR(""), answer), ERR_INVALID);
+    begin_unpack(world, &want, -1, &asked);
+    assert_int_equal(wait_for(world, &asked.answer), ERR_UNAVAILABLE);
+    assert_int_equal(count_names(world->data_fd, "snapshots"), snapshots);
+    assert_int_equal(count_names(world->data_fd, "layers"), layers);
+    assert_int_equal(unpack_layer(world, image, 0, ZSTD, answer), ERR_NONE);
+    assert_string_equal(answer->kept.id, image->chain[0]);
+    assert_int_equal(answer->kept.layer_count, 1);
+}
+
 static void a_layer_that_is_there_is_not_unpacked_again(void **state)
 {
     struct world *world = *state;
     auto_image struct image image = { 0 };
     struct answer answer, first;
+    struct stat before, after;
+    char path[128];
 
     add_base(&image);
     struct buf *tar = next_tar(&image);
     FILE_AT(tar, "more", "m");
     unpack_all(world, &image, GZIP);
-    struct unpack_want want = want_of(&image, 0);
-    assert_int_equal(unpack_bytes(world, &want, STR("not even looked at"), &first), ERR_NONE);
+    (void)snprintf(path, sizeof path, "layers/%s", image.chain[0]);
+    assert_int_equal(fstatat(world->data_fd, path, &before, 0), 0);
+    check_needs_archive(world, &image, &first);
     /* Dropped, but the other needs it: its layer is taken as it is. */
     answer = (struct answer){ .loop = world->loop };
     world->driver->ops->drop(world->driver, image.chain[0], note_kept, &answer);
     assert_int_equal(wait_for(world, &answer), ERR_NONE);
     assert_int_equal(count_names(world->data_fd, "snapshots"), 1);
-    assert_int_equal(unpack_bytes(world, &want, STR("not even looked at"), &answer), ERR_NONE);
+    check_needs_archive(world, &image, &answer);
     assert_int_equal(count_names(world->data_fd, "snapshots"), 2);
     assert_int_equal(answer.kept.layer_bytes, first.kept.layer_bytes);
-    assert_string_equal(answer.kept.id, image.chain[0]);
     next_driver(world);
     assert_int_equal(count_names(world->data_fd, "snapshots"), 2);
-    assert_int_equal(unpack_bytes(world, &want, STR("not even looked at"), &answer), ERR_NONE);
+    check_needs_archive(world, &image, &answer);
+    assert_int_equal(fstatat(world->data_fd, path, &after, 0), 0);
+    assert_true(before.st_ino == after.st_ino);
+    assert_int_equal(before.st_ctim.tv_sec, after.st_ctim.tv_sec);
+    assert_int_equal(before.st_ctim.tv_nsec, after.st_ctim.tv_nsec);
+    check_at_rest(world);
 }
 
 static void the_same_one_and_others_at_once(void **state)
@@ -870,6 +897,8 @@ static void the_same_one_and_others_at_once(void **state)
     struct image images[3] = { 0 };
     struct asked asked[AT_ONCE];
     int fds[3];
+    auto_close int wrong_fd = file_of(STR("another archive"));
+    struct asked thief;
 
     for (int i = 0; i < 3; i++) {
         struct buf *tar = next_tar(&images[i]);
@@ -883,12 +912,15 @@ static void the_same_one_and_others_at_once(void **state)
     for (int i = 0; i < AT_ONCE; i++) {
         struct unpack_want want = want_of(&images[i % 3], 0);
         begin_unpack(world, &want, fds[i % 3], &asked[i]);
+        if (i == 0)
+            begin_unpack(world, &want, wrong_fd, &thief); /* waits for the first, and gets nothing by that */
     }
+    assert_int_equal(wait_for(world, &thief.answer), ERR_INVALID);
     for (int i = 0; i < AT_ONCE; i++) {
         if (wait_for(world, &asked[i].answer) != ERR_NONE)
             fail_msg("%d: %s", i, err_text(&asked[i].answer.err));
         assert_string_equal(asked[i].answer.kept.id, images[i % 3].chain[0]);
-        assert_int_equal(asked[i].offers, i < 3); /* the others find it there */
+        assert_int_equal(asked[i].offers, 1); /* also those that find it there */
     }
     assert_int_equal(count_names(world->data_fd, "snapshots"), 3);
     for (int i = 0; i < 3; i++)
