@@ -86,13 +86,11 @@ static bool is_cancelled(void *context)
     return !build_goes_on(context);
 }
 
-static const char *architecture(void)
+static const char *architecture(struct utsname *room)
 {
-    static struct utsname machine;
-
-    if (uname(&machine) < 0 || !strcmp(machine.machine, "x86_64"))
+    if (uname(room) < 0 || !strcmp(room->machine, "x86_64"))
         return "amd64";
-    return !strcmp(machine.machine, "aarch64") ? "arm64" : machine.machine;
+    return !strcmp(room->machine, "aarch64") ? "arm64" : room->machine;
 }
 
 static void size_text(uint64_t bytes, char room[32])
@@ -180,9 +178,10 @@ static bool pull(struct build *build, struct kept *out_kept)
 {
     const struct builder_config *config = &build->builder->config;
     struct pulled image = { 0 };
+    struct utsname machine;
     struct pull_want want = { .image = build->want.from_image,
                               .login = &build->want.login,
-                              .architecture = architecture(),
+                              .architecture = architecture(&machine),
                               .said = said,
                               .cancelled = is_cancelled,
                               .context = build };
