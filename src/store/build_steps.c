@@ -288,6 +288,15 @@ bool store_builds_unused(struct store *store, int64_t before_us, struct arena *a
     return ok || err_wrap(err, "look for what no build needs");
 }
 
+bool store_build_keep(struct store *store, struct str kept_id, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql, "INSERT INTO build_kept (kept_id, node_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                    SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id))), err) ||
+           err_wrap(err, "write down what is kept for a build");
+}
+
 bool store_build_forget(struct store *store, struct str kept_id, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);

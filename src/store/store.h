@@ -404,6 +404,8 @@ bool store_step_put(struct store *store, const struct cached_step *row, struct e
 bool store_builds_unused(struct store *store, int64_t before_us, struct arena *arena, struct str **out_kept_ids,
                          size_t *out_count, struct err *err) must_use;
 bool store_build_forget(struct store *store, struct str kept_id, struct err *err) must_use;
+/* The driver keeps this for builds that no row tells of yet: without one, _unused() finds it. Twice is fine. */
+bool store_build_keep(struct store *store, struct str kept_id, struct err *err) must_use;
 
 /* ---- sandboxes ---- */
 

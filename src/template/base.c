@@ -98,7 +98,11 @@ static void size_text(uint64_t bytes, char room[32])
     (void)snprintf(room, 32, "%llu MB", (unsigned long long)((bytes + 999999) / 1000000));
 }
 
-/* Each on top of the ones before. What was unpacked is the driver's snapshots, by the same ids. */
+/*
+ * Each on top of the ones before. What was unpacked is the driver's snapshots, by the same ids. Another build may be on them as
+ * soon as they are there, so they are not dropped here, whatever becomes of this one: they are written down, before they are
+ * made, as what goes when nothing needs them and no build runs.
+ */
 static bool unpack_layers(struct build *build, const struct pulled *image)
 {
     struct str *layers = ARENA_ARRAY(&build->arena, struct str, image->layer_count);
@@ -117,6 +121,8 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
         memcpy(want->diff, layer->diff_hex, sizeof want->diff);
         if (!build_goes_on(build))
             return false;
+        if (!store_build_keep(build->builder->config.store, str_from(want->chain), &err))
+            return build_fail_err(build, &err);
         if (!driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err))
             return err.kind == ERR_LIMIT
                        ? build_fail(build,
@@ -163,17 +169,6 @@ static bool provision(struct build *build, struct kept *out)
     return ok;
 }
 
-/* The layers are in the manifest of what was provisioned: their own are not needed any more. */
-static void drop_parts(struct build *build, const struct pulled *image)
-{
-    struct err err;
-
-    for (uint32_t i = 0; i < image->layer_count; i++)
-        if (!sandbox_drop_snapshot(build->builder->config.sandboxes, str_from(image->layers[i].chain_hex), &err))
-            log_warn("build %.*s: a layer of its image is not let go of: %s", STR_ARG(build->want.build_id),
-                     err_text(&err));
-}
-
 static bool pull(struct build *build, struct kept *out_kept)
 {
     const struct builder_config *config = &build->builder->config;
@@ -195,8 +190,6 @@ static bool pull(struct build *build, struct kept *out_kept)
         return build_goes_on(build) && build_fail(build, "%s", err.message);
     take_envs(build, &image);
     bool ok = unpack_layers(build, &image) && provision(build, out_kept);
-    if (ok)
-        drop_parts(build, &image);
     pulled_done(&image);
     return ok;
 }

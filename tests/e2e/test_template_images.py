@@ -6,6 +6,7 @@ registry. What an image has in a sandbox must be what umoci unpacks.
 
 import asyncio
 import contextlib
+import gzip
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import uuid
 import pytest
 import registry as images
 from e2b import AsyncSandbox, AsyncTemplate, BuildException, Sandbox, Template
-from server import TEST_DATA, Server, free_port
+from server import TEST_DATA, Server, free_port, wait_for
 
 USER, PASSWORD, OTHER = "reader", "correct-horse", "battery-staple"
 GONE = "gone.example/image"  # the image map leads it to where nothing listens
@@ -195,6 +196,26 @@ def test_what_cannot_be_pulled_fails_at_the_base(place, name):
         reason = place.reason(name)
         assert text in str(raised.value) and text in reason["message"] and reason["step"] == "base", reason
         assert PASSWORD not in reason["message"] and OTHER not in reason["message"]
+
+
+def test_nobody_gets_a_layer_by_its_sum(place, name):
+    build(Template().from_image("ubuntu:22.04"), name)
+    config = json.loads(place.registry.manifest("ubuntu:22.04")[1])["config"]["digest"]
+    diff = json.loads(place.registry.call("GET", f"/v2/ubuntu/blobs/{config}")[2])["rootfs"]["diff_ids"][0]
+    assert (place.server.data / "layers" / diff.removeprefix("sha256:")).is_dir()
+    place.registry.put_wrong_image("garbage:stolen", gzip.compress(images.tar_with([images.entry("srv")])), diff)
+    with pytest.raises(BuildException, match="a layer of the image has the sum "):
+        build(Template().skip_cache().from_image("garbage:stolen"), name)
+
+
+def test_nothing_stays_of_an_image_that_is_not_fit(place, name):
+    layer = images.tar_with([images.entry("srv"), images.entry("srv/no-shell", f"{name}\n")])
+    diff = images.digest(layer)
+    place.registry.put_wrong_image("garbage:no-shell", gzip.compress(layer), diff)
+    with pytest.raises(BuildException, match="failed to provision the image"):
+        build(Template().skip_cache().from_image("garbage:no-shell"), name)
+    places = [place.server.data / kind / diff.removeprefix("sha256:") for kind in ("snapshots", "layers")]
+    assert wait_for(lambda: not any(path.exists() for path in places))
 
 
 def test_the_javascript_sdk(place, name):

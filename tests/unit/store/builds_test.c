@@ -666,6 +666,30 @@ static void what_no_row_refers_to_can_go(void **state)
     assert_int_equal(unused(t, INT64_MAX, &ids), 4);
 }
 
+static void what_a_build_was_given_goes_when_no_step_came_of_it(void **state)
+{
+    struct temp_store *t = *state;
+    const struct str of[] = { STR("aaaa"), STR("bbbb"), STR("cccc") };
+    struct cached_step row = step(t, "k1", "cccc", of, 3);
+    struct str *ids;
+    bool is_known;
+
+    for (int i = 0; i < 2; i++) {
+        MUST(store_build_keep(t->store, STR("aaaa"), &err));
+        MUST(store_build_keep(t->store, STR("bbbb"), &err));
+    }
+    MUST(store_snapshot_is_known(t->store, STR("aaaa"), &is_known, &err));
+    assert_true(is_known);
+    assert_int_equal(unused(t, 0, &ids), 2);
+    CHECK_STR(ids[0], STR("aaaa"));
+    CHECK_STR(ids[1], STR("bbbb"));
+    MUST(store_step_put(t->store, &row, &err));
+    assert_int_equal(unused(t, 0, &ids), 0);
+    assert_int_equal(unused(t, INT64_MAX, &ids), 3);
+    MUST(store_build_forget(t->store, STR("aaaa"), &err));
+    assert_int_equal(unused(t, 0, &ids), 2);
+}
+
 static void links_to_upload_are_signed(void **state)
 {
     struct temp_store *t = *state;
@@ -706,6 +730,7 @@ int main(void)
         STORE_TEST(a_log_is_cut_and_says_so),
         STORE_TEST(a_step_is_found_by_team_and_key),
         STORE_TEST(what_no_row_refers_to_can_go),
+        STORE_TEST(what_a_build_was_given_goes_when_no_step_came_of_it),
         STORE_TEST(links_to_upload_are_signed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
