@@ -113,6 +113,8 @@
 #define LIMIT_BUILD_LOG_BYTES (4 << 20)              /* of one build; a compiler's output fits */
 #define LIMIT_BUILD_LINE_BYTES 4096                  /* longer lines are cut */
 #define LIMIT_BUILD_MS (60 * 60 * 1000)              /* a whole build, as E2B has it */
+#define LIMIT_BUILD_BYTES_TEAM (UINT64_C(50) << 30)  /* layers of steps and images of a team on disk… */
+#define LIMIT_BUILD_BYTES (UINT64_C(100) << 30)      /* …and of all: past it old steps go, then builds fail */
 #define LIMIT_READY_MS (10 * 60 * 1000)              /* until the ready command succeeds */
 #define LIMIT_UPLOAD_BYTES (UINT64_C(5) << 30)       /* one archive for COPY */
 #define LIMIT_UNPACKED_BYTES (UINT64_C(25000) << 20) /* an image's files together, as E2B has it */

@@ -127,11 +127,14 @@ bool build_lines_tidy(struct store *store, int64_t now_us, struct err *err)
 
 /* ---- the cache ---- */
 
-bool kept_write(struct store *store, struct str kept_id, struct err *err)
+bool kept_write(struct store *store, struct str kept_id, struct str team_id, uint64_t bytes, struct err *err)
 {
-    return !kept_id.len ||
-           sql_exec(store->sql, "INSERT INTO build_kept (kept_id, node_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-                    SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id))), err);
+    return !kept_id.len || sql_exec(store->sql,
+                                    "INSERT INTO build_kept (kept_id, node_id, team_id, bytes) VALUES ($1, $2, $3, $4) "
+                                    "ON CONFLICT DO NOTHING",
+                                    SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id)), sql_text(team_id),
+                                             sql_int((int64_t)bytes)),
+                                    err);
 }
 
 static void step_read(const struct sql_rows *rows, struct arena *arena, struct cached_step *out)
@@ -195,7 +198,7 @@ static bool step_write(struct store *store, const struct cached_step *row, struc
                              sql_text(row->context.user), sql_text(row->context.workdir), sql_text(row->context.envs),
                              sql_int((int64_t)row->bytes), sql_int(now_us)),
                     err) &&
-           kept_write(store, row->kept_id, err);
+           kept_write(store, row->kept_id, row->team_id, row->bytes, err);
 }
 
 bool store_step_put(struct store *store, const struct cached_step *row, struct err *err)
@@ -240,23 +243,31 @@ static bool note_used(struct store *store, const char *query, struct map *used, 
     }
 }
 
-static bool find_unused(struct store *store, struct map *used, struct arena *scratch, struct arena *arena,
-                        struct str **out, size_t *out_count, struct err *err)
+static bool note_holders(struct store *store, bool with_steps, struct map *used, struct arena *arena, struct err *err)
 {
     static const char *const holders[] = {
         "SELECT layers FROM builds WHERE state = 'ready' AND node_id = $1",
         "SELECT image FROM builds WHERE state = 'ready' AND node_id = $1",
-        "SELECT layers FROM cached_steps WHERE node_id = $1",
-        "SELECT kept_id FROM cached_steps WHERE node_id = $1",
         "SELECT layers FROM snapshots WHERE node_id = $1",
         "SELECT layers FROM sandboxes WHERE node_id = $1",
+        "SELECT layers FROM cached_steps WHERE node_id = $1",
+        "SELECT kept_id FROM cached_steps WHERE node_id = $1",
     };
+
+    for (size_t i = 0; i < COUNT_OF(holders) - (with_steps ? 0 : 2); i++)
+        if (!note_used(store, holders[i], used, arena, err))
+            return false;
+    return true;
+}
+
+static bool find_unused(struct store *store, struct map *used, struct arena *scratch, struct arena *arena,
+                        struct str **out, size_t *out_count, struct err *err)
+{
     struct str *kept;
     size_t count, left = 0;
 
-    for (size_t i = 0; i < COUNT_OF(holders); i++)
-        if (!note_used(store, holders[i], used, scratch, err))
-            return false;
+    if (!note_holders(store, true, used, scratch, err))
+        return false;
     auto_rows struct sql_rows rows = { 0 };
     if (!sql_select(store->sql, "SELECT kept_id FROM build_kept WHERE node_id = $1 ORDER BY kept_id",
                     SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) ||
@@ -304,4 +315,125 @@ bool store_build_forget(struct store *store, struct str kept_id, struct err *err
     return sql_exec(store->sql, "DELETE FROM build_kept WHERE kept_id = $1 AND node_id = $2",
                     SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id))), err) ||
            err_wrap(err, "forget what was dropped");
+}
+
+/* ---- caps ---- */
+
+bool store_build_bytes(struct store *store, struct str team_id, uint64_t *out_of_team, uint64_t *out_of_all,
+                       struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    struct sql_value node = sql_text(str_from(store->node_id));
+
+    return (ask_number(store, "SELECT COALESCE(SUM(bytes), 0) FROM build_kept WHERE node_id = $1 AND team_id = $2",
+                       SQL_ARGS(node, sql_text(team_id)), out_of_team, err) &&
+            ask_number(store, "SELECT COALESCE(SUM(bytes), 0) FROM build_kept WHERE node_id = $1", SQL_ARGS(node),
+                       out_of_all, err)) ||
+           err_wrap(err, "add up what builds take");
+}
+
+bool store_build_keeps(struct store *store, struct str kept_id, bool *out, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    uint64_t count;
+
+    if (!ask_number(store, "SELECT COUNT(*) FROM build_kept WHERE kept_id = $1 AND node_id = $2",
+                    SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id))), &count, err))
+        return err_wrap(err, "look for a layer of a build");
+    *out = count > 0;
+    return true;
+}
+
+struct eviction {
+    struct store *store;
+    struct str team_id;
+    struct arena scratch;
+    struct cached_step *steps; /* that may go, the oldest first */
+    size_t step_count, gone;
+};
+
+static bool list_old_steps(struct eviction *eviction, int64_t before_us, struct err *err)
+{
+    struct store *store = eviction->store;
+    auto_rows struct sql_rows rows = { 0 };
+    struct map held;
+    size_t left = 0;
+
+    if (!sql_select(store->sql,
+                    "SELECT team_id, step_key, kept_id, layers, '', '', '', bytes, created_us, used_us "
+                    "FROM cached_steps WHERE node_id = $1 AND team_id = $2 AND used_us < $3 ORDER BY used_us, step_key",
+                    SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(eviction->team_id), sql_int(before_us)),
+                    &rows, err) ||
+        !ROWS_READ(&rows, step_read, &eviction->scratch, &eviction->steps, &eviction->step_count, err))
+        return false;
+    map_init(&held);
+    bool ok = note_holders(store, false, &held, &eviction->scratch, err);
+    for (size_t i = 0; i < eviction->step_count; i++) {
+        const struct cached_step *step = &eviction->steps[i];
+        if (step->layer_count && !map_get(&held, step->layers[step->layer_count - 1]))
+            eviction->steps[left++] = *step;
+    }
+    eviction->step_count = left;
+    map_done(&held);
+    return ok;
+}
+
+/* What the rows that are gone have left without use: nothing else, for a build that runs may be on that. */
+static bool find_evicted(struct eviction *eviction, struct arena *arena, struct str **out, size_t *out_count,
+                         uint64_t *out_bytes, struct err *err)
+{
+    struct map used;
+    size_t count = 0;
+
+    map_init(&used);
+    bool ok = note_holders(eviction->store, true, &used, &eviction->scratch, err);
+    *out = ARENA_ARRAY(arena, struct str, eviction->gone);
+    *out_bytes = 0;
+    for (size_t i = 0; i < eviction->gone; i++) {
+        const struct cached_step *step = &eviction->steps[i];
+        if (!step->kept_id.len || map_get(&used, step->kept_id))
+            continue;
+        (*out)[count++] = arena_copy(arena, step->kept_id);
+        *out_bytes += step->bytes;
+    }
+    *out_count = count;
+    map_done(&used);
+    return ok;
+}
+
+static bool evict(struct eviction *eviction, int64_t before_us, uint64_t bytes, struct arena *arena, struct str **out,
+                  size_t *out_count, struct err *err)
+{
+    struct store *store = eviction->store;
+    uint64_t freed = 0;
+
+    if (!list_old_steps(eviction, before_us, err))
+        return false;
+    *out_count = 0;
+    /* Twice as many each time: a step is of use to those that follow it, and frees nothing before they are gone. */
+    for (size_t most = 1; freed < bytes && eviction->gone < eviction->step_count; most *= 2) {
+        for (; eviction->gone < MIN(most, eviction->step_count); eviction->gone++)
+            if (!sql_exec(store->sql, "DELETE FROM cached_steps WHERE node_id = $1 AND team_id = $2 AND step_key = $3",
+                          SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(eviction->team_id),
+                                   sql_text(eviction->steps[eviction->gone].key)),
+                          err))
+                return false;
+        if (!find_evicted(eviction, arena, out, out_count, &freed, err))
+            return false;
+    }
+    return true;
+}
+
+bool store_steps_evict(struct store *store, struct str team_id, int64_t before_us, uint64_t bytes, struct arena *arena,
+                       struct str **out_kept_ids, size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    struct eviction eviction = { .store = store, .team_id = team_id };
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "make room for a build");
+    arena_init(&eviction.scratch);
+    bool ok = evict(&eviction, before_us, bytes, arena, out_kept_ids, out_count, err);
+    arena_done(&eviction.scratch);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "make room for a build");
 }

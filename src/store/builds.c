@@ -515,8 +515,8 @@ bool store_build_begin(struct store *store, struct str build_id, struct err *err
     return sql_changed(store->sql) == 1 || err_set(err, ERR_CONFLICT, "build is not in waiting state");
 }
 
-static bool write_ready(struct store *store, const struct build_row *row, int64_t now_us, struct arena *arena,
-                        struct err *err)
+static bool write_ready(struct store *store, const struct build_row *row, struct str team_id, int64_t now_us,
+                        struct arena *arena, struct err *err)
 {
     if (row->layer_count == 0 || row->layer_count > LIMIT_LAYERS)
         return err_set(err, ERR_INTERNAL, "a build of %u layers, where 1 to %d are possible", row->layer_count,
@@ -532,7 +532,7 @@ static bool write_ready(struct store *store, const struct build_row *row, int64_
                              sql_text(row->start_context.envs), sql_int(row->disk_mb), sql_text(row->guestd_version),
                              sql_text(row->id)),
                     err) &&
-           kept_write(store, row->image, err);
+           kept_write(store, row->image, team_id, row->image_bytes, err);
 }
 
 static bool finish(struct store *store, const struct build_row *row, struct arena *arena, struct err *err)
@@ -544,7 +544,7 @@ static bool finish(struct store *store, const struct build_row *row, struct aren
         return false;
     if (before.state == BUILD_READY || before.state == BUILD_ERROR)
         return err_set(err, ERR_CONFLICT, "the build has ended already");
-    if (row->state == BUILD_READY ? !write_ready(store, row, now_us, arena, err)
+    if (row->state == BUILD_READY ? !write_ready(store, row, before.team_id, now_us, arena, err)
                                   : !fail_build(store, row->id, row->reason, now_us, err) ||
                                         !sql_exec(store->sql, "UPDATE builds SET reason_step = $1 WHERE id = $2",
                                                   SQL_ARGS(sql_text(row->reason_step), sql_text(row->id)), err))

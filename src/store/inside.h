@@ -105,7 +105,7 @@ struct str list_join(const struct str *items, uint32_t count, struct arena *aren
 bool tags_write(struct store *store, struct str template_id, struct str build_id, const struct str *tags,
                 uint32_t count, struct err *err) must_use;
 /* build_steps.c: the driver keeps something for us. An empty id is nothing. */
-bool kept_write(struct store *store, struct str kept_id, struct err *err) must_use;
+bool kept_write(struct store *store, struct str kept_id, struct str team_id, uint64_t bytes, struct err *err) must_use;
 
 /*
  * All rows that are left, by read(rows, arena, row), into an array in the arena that doubles as it fills. False and nothing

@@ -257,6 +257,7 @@ struct build_row {
     uint32_t layer_count;
     const struct str *layers; /* lowest first */
     struct str image;         /* kept_id of the snapshot with its processes; empty: start_cmd is run by each create */
+    uint64_t image_bytes;     /* what it takes on disk; only written, by _finish() */
     struct build_context context;
     struct str start_cmd, ready_cmd;    /* empty: none */
     struct build_context start_context; /* that they run in */
@@ -406,6 +407,18 @@ bool store_builds_unused(struct store *store, int64_t before_us, struct arena *a
 bool store_build_forget(struct store *store, struct str kept_id, struct err *err) must_use;
 /* The driver keeps this for builds that no row tells of yet: without one, _unused() finds it. Twice is fine. */
 bool store_build_keep(struct store *store, struct str kept_id, struct err *err) must_use;
+/* What this node keeps for builds and steps takes on disk, of a team and of all. */
+bool store_build_bytes(struct store *store, struct str team_id, uint64_t *out_of_team, uint64_t *out_of_all,
+                       struct err *err) must_use;
+/*
+ * Removes rows of a team's cache, those first that were not used for the longest time, until what they leave without use
+ * takes so many bytes. Those that were used since before_us stay, and those on which a build, a snapshot or a sandbox is. The
+ * driver drops each of the kept_ids, then _forget() it. Fewer bytes than wanted are no error.
+ */
+bool store_steps_evict(struct store *store, struct str team_id, int64_t before_us, uint64_t bytes, struct arena *arena,
+                       struct str **out_kept_ids, size_t *out_count, struct err *err) must_use;
+/* Is it kept for a build or a step, and not by a template or a snapshot? */
+bool store_build_keeps(struct store *store, struct str kept_id, bool *out, struct err *err) must_use;
 
 /* ---- sandboxes ---- */
 

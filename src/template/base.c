@@ -130,6 +130,7 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
                                     (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20))
                        : build_fail(build, "failed to unpack layer sha256:%.12s: %s", layer->diff_hex, err.message);
         want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
+        build->image_bytes += kept->layer_bytes;
         memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
         layers[i] = arena_copy(&build->arena, str_from(layer->chain_hex));
     }

@@ -212,6 +212,7 @@ static void start_next(struct builder *builder)
             return;
         }
         build->is_running = true;
+        build->began_us = clock_wall_us();
         builder->running++;
     }
 }
@@ -264,7 +265,7 @@ static void *build_thread(void *context)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
         unlink_build(builder, build);
-        is_last = builder->running == 1 && !next_in_turn(builder) && !builder->is_stopping;
+        is_last = builder->running == 1 && !builder->is_stopping; /* others may wait: not for long */
         if (is_last)
             builder->is_sweeping = true;
     }
@@ -296,6 +297,10 @@ struct builder *builder_new(const struct builder_config *config, struct err *err
         builder->config.at_once = LIMIT_BUILDS_AT_ONCE;
     if (!builder->config.per_team)
         builder->config.per_team = LIMIT_BUILDS_TEAM;
+    if (!builder->config.bytes)
+        builder->config.bytes = LIMIT_BUILD_BYTES;
+    if (!builder->config.bytes_of_team)
+        builder->config.bytes_of_team = LIMIT_BUILD_BYTES_TEAM;
     pthread_mutex_init(&builder->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

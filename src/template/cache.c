@@ -168,8 +168,75 @@ bool cache_begin(struct build *build, const char *key, bool *out_hit)
     return *out_hit || build_fail_err(build, &err);
 }
 
+/* The team's builds that run are on steps that were used since they began. */
+static int64_t oldest_turn_us(const struct build *build)
+{
+    struct builder *builder = build->builder;
+    int64_t oldest_us = INT64_MAX;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+
+    for (const struct build *other = builder->builds; other; other = other->next)
+        if (other->is_running && str_eq(other->want.team_id, build->want.team_id))
+            oldest_us = MIN(oldest_us, other->began_us);
+    return oldest_us;
+}
+
+static bool make_room(struct build *build, uint64_t bytes, struct err *err)
+{
+    struct builder *builder = build->builder;
+    struct str *ids;
+    size_t count;
+
+    if (!store_steps_evict(builder->config.store, build->want.team_id, oldest_turn_us(build), bytes, &build->arena,
+                           &ids, &count, err))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (!sandbox_drop_snapshot(builder->config.sandboxes, ids[i], err) ||
+            !store_build_forget(builder->config.store, ids[i], err))
+            return false;
+    return true;
+}
+
+static uint64_t too_much(const struct build *build, uint64_t of_team, uint64_t of_all)
+{
+    const struct builder_config *config = &build->builder->config;
+
+    return MAX(of_team > config->bytes_of_team ? of_team - config->bytes_of_team : 0,
+               of_all > config->bytes ? of_all - config->bytes : 0);
+}
+
+bool cache_room(struct build *build, uint64_t bytes)
+{
+    const struct builder_config *config = &build->builder->config;
+    uint64_t of_team, of_all;
+    struct err err;
+
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (!store_build_bytes(config->store, build->want.team_id, &of_team, &of_all, &err))
+            return build_fail_err(build, &err);
+        uint64_t over = too_much(build, of_team + bytes, of_all + bytes);
+        if (!over)
+            return true;
+        if (attempt == 0 && !make_room(build, over, &err))
+            return build_fail_err(build, &err);
+    }
+    if (of_team + bytes > config->bytes_of_team)
+        return build_fail(
+            build,
+            "the builds of this team take %llu MB on disk, and there is no room for %llu more of the %llu "
+            "MB that they may take: delete templates that are not needed any more, and try again when no "
+            "other build runs",
+            (unsigned long long)(of_team >> 20), (unsigned long long)(bytes >> 20),
+            (unsigned long long)(config->bytes_of_team >> 20));
+    return build_fail(build,
+                      "the builds of all teams take %llu MB on disk, of %llu MB that they may take: delete templates "
+                      "that are not needed any more, or ask the operator to",
+                      (unsigned long long)(of_all >> 20), (unsigned long long)(config->bytes >> 20));
+}
+
 bool cache_keep(struct build *build, const struct kept *kept)
 {
+    uint64_t bytes = kept ? kept->layer_bytes + build->image_bytes : 0;
     struct builder *builder = build->builder;
     const struct chain *chain = &build->chain;
     struct cached_step row = {
@@ -179,13 +246,15 @@ bool cache_keep(struct build *build, const struct kept *kept)
         .layer_count = chain->layer_count,
         .layers = chain->layers,
         .context = { .user = chain->user, .workdir = chain->workdir, .envs = envs_text(chain, &build->arena) },
-        .bytes = kept ? kept->layer_bytes : 0,
+        .bytes = bytes,
     };
     struct err err, ignored;
-    bool ok = store_step_put(builder->config.store, &row, &err);
+    bool ok = (!kept || cache_room(build, bytes)) &&
+              (store_step_put(builder->config.store, &row, &err) || build_fail_err(build, &err));
 
     cache_leave(build, chain->key);
+    build->image_bytes = 0;
     if (!ok && kept) /* else the next start of the server removes it */
         (void)!sandbox_drop_snapshot(builder->config.sandboxes, row.kept_id, &ignored);
-    return ok || build_fail_err(build, &err);
+    return ok;
 }

@@ -75,6 +75,11 @@ static bool take_image(struct build *build, struct workplace *place, struct buil
         return false;
     if (sandbox_snapshot(sandboxes, build->want.build_id, place->id, true, &build->arena, &kept, &info, &layer_count,
                          &layers, &err)) {
+        row->image_bytes = kept.layer_bytes + kept.image_bytes;
+        if (!cache_room(build, row->image_bytes)) {
+            (void)!sandbox_drop_snapshot(sandboxes, str_from(kept.id), &err); /* else the next start does */
+            return false;
+        }
         row->image = arena_copy(&build->arena, str_from(kept.id));
         row->layers = layers;
         row->layer_count = layer_count;

@@ -49,6 +49,7 @@ struct build {
     struct arena arena;
     struct build_want want; /* a copy, in the arena */
     uint64_t until_ms;
+    uint64_t image_bytes; /* of the image's layers that it begins with, until a step in the cache has them */
     struct build_log log;
     struct chain chain;
     bool is_forced;    /* from here on nothing is taken from the cache */
@@ -64,7 +65,8 @@ struct build {
     /* Under the builder's lock. */
     struct build *next;
     bool is_running;
-    char why[160]; /* it was cancelled */
+    int64_t began_us; /* its turn */
+    char why[160];    /* it was cancelled */
 };
 
 struct builder {
@@ -118,6 +120,8 @@ bool cache_begin(struct build *build, const char *key, bool *out_hit) must_use;
 /* The chain, whose key this is, is what the step has made. kept: its layer, or NULL. */
 bool cache_keep(struct build *build, const struct kept *kept) must_use;
 void cache_leave(struct build *build, const char *key);
+/* Is there room for so many bytes more on disk? Old steps of the team go for it. False: the build has failed. */
+bool cache_room(struct build *build, uint64_t bytes) must_use;
 
 /* An environment as a JSON object, and back. */
 struct str envs_text(const struct chain *chain, struct arena *arena);

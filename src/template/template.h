@@ -40,6 +40,8 @@ struct builder_config {
     bool internet;              /* the steps reach it: the operator's default for sandboxes */
     uint32_t at_once;           /* builds that run; more wait their turn. 0: LIMIT_BUILDS_AT_ONCE */
     uint32_t per_team;          /* builds that run or wait, of one team. 0: LIMIT_BUILDS_TEAM */
+    uint64_t bytes;             /* on disk. 0: LIMIT_BUILD_BYTES */
+    uint64_t bytes_of_team;     /* the same of one team. 0: LIMIT_BUILD_BYTES_TEAM */
 };
 /* Builds that a crash has cut off become errors. */
 struct builder *builder_new(const struct builder_config *config, struct err *err) must_use;

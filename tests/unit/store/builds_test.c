@@ -690,6 +690,63 @@ static void what_a_build_was_given_goes_when_no_step_came_of_it(void **state)
     assert_int_equal(unused(t, 0, &ids), 2);
 }
 
+static void old_steps_make_room(void **state)
+{
+    struct temp_store *t = *state;
+    const struct str one[] = { STR("base"), STR("aaaa"), STR("bbbb") }, two[] = { STR("base"), STR("cccc") },
+                     three[] = { STR("base"), STR("dddd") };
+    struct cached_step rows[] = { step(t, "k1", "aaaa", one, 2),   step(t, "k2", "bbbb", one, 3),
+                                  step(t, "k3", "", one, 3),       step(t, "k4", "cccc", two, 2),
+                                  step(t, "k5", "dddd", three, 2), step(t, "k6", "eeee", two, 2) };
+    struct build_row built = outcome(REGISTER(t, "web", STR("default")).build.id);
+    struct cached_step found;
+    uint64_t of_team, of_all;
+    struct str *ids;
+    size_t count;
+    bool is_kept;
+
+    rows[5].team_id = STR("another");
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        MUST(store_step_put(t->store, &rows[i], &err));
+    MUST(store_step_put(t->store, &rows[0], &err)); /* the same again is not counted again */
+    built.layers = two;
+    built.image = STR("ffff");
+    built.image_bytes = 1000;
+    MUST(store_build_begin(t->store, built.id, &err));
+    MUST(store_build_finish(t->store, &built, &err));
+    MUST(store_build_bytes(t->store, team(t), &of_team, &of_all, &err));
+    assert_int_equal(of_team, 4 * 77 + 1000);
+    assert_int_equal(of_all, 5 * 77 + 1000);
+    MUST(store_build_keeps(t->store, STR("bbbb"), &is_kept, &err));
+    assert_true(is_kept);
+    MUST(store_build_keeps(t->store, STR("base"), &is_kept, &err));
+    assert_false(is_kept);
+    /* Nothing goes that was used since. */
+    MUST(store_steps_evict(t->store, team(t), 1, 1, &t->arena, &ids, &count, &err));
+    assert_int_equal(count, 0);
+    /* Those that were used last stay: k1 and k5. bbbb needs k2 and k3 to go; the build is on cccc. */
+    for (size_t i = 0; i < 2; i++)
+        MUST(store_step_find(t->store, team(t), rows[4 * i].key, &t->arena, &found, &err));
+    MUST(store_steps_evict(t->store, team(t), INT64_MAX, 77, &t->arena, &ids, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(ids[0], STR("bbbb"));
+    MUST(store_build_forget(t->store, ids[0], &err));
+    MUST(store_build_bytes(t->store, team(t), &of_team, &of_all, &err));
+    assert_int_equal(of_team, 3 * 77 + 1000);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        bool is_gone = i == 1 || i == 2;
+        struct err err;
+        assert_int_equal(store_step_find(t->store, rows[i].team_id, rows[i].key, &t->arena, &found, &err), !is_gone);
+    }
+    /* However much is wanted. */
+    MUST(store_steps_evict(t->store, team(t), INT64_MAX, UINT64_MAX, &t->arena, &ids, &count, &err));
+    assert_int_equal(count, 2);
+    CHECK_STR(ids[0], STR("aaaa"));
+    CHECK_STR(ids[1], STR("dddd"));
+    MUST(store_step_find(t->store, team(t), rows[3].key, &t->arena, &found, &err));
+    MUST(store_step_find(t->store, rows[5].team_id, rows[5].key, &t->arena, &found, &err));
+}
+
 static void links_to_upload_are_signed(void **state)
 {
     struct temp_store *t = *state;
@@ -731,6 +788,7 @@ int main(void)
         STORE_TEST(a_step_is_found_by_team_and_key),
         STORE_TEST(what_no_row_refers_to_can_go),
         STORE_TEST(what_a_build_was_given_goes_when_no_step_came_of_it),
+        STORE_TEST(old_steps_make_room),
         STORE_TEST(links_to_upload_are_signed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -464,6 +464,50 @@ static void a_team_has_so_many_builds(void **state)
     /* Its end cancels all of them. */
 }
 
+static void check_no_room(const struct build_row *row, const char *reason, const char *step)
+{
+    assert_int_equal(row->state, BUILD_ERROR);
+    if (!str_starts(row->reason, str_from(reason)))
+        fail_msg("%.*s", STR_ARG(row->reason));
+    CHECK_STR(row->reason_step, str_from(step));
+}
+
+static void what_builds_keep_has_a_cap(void **state)
+{
+    struct bench *bench = *state;
+    struct fake *fake = &bench->rig->fake;
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two"))) },
+                      other = { RECIPE(STEP(RUN, STR_INIT("step three")), STEP(RUN, STR_INIT("exit 3"))) },
+                      more = { RECIPE(STEP(RUN, STR_INIT("step four"))) };
+    uint64_t of_team, of_all;
+
+    bench->builder->config.bytes_of_team = 3500; /* a layer of the fake driver takes 1000 */
+    struct build_row row = build(bench, "mine", want);
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(build(bench, "other", other).state, BUILD_ERROR); /* leaves a step behind */
+    unsigned dropped = fake->pause_calls[PAUSE_DROP];
+    assert_int_equal(build(bench, "more", more).state, BUILD_READY); /* for which that one goes */
+    assert_int_equal(fake->pause_calls[PAUSE_DROP], dropped + 1);
+    MUST(store_build_bytes(bench->rig->disk.store, row.team_id, &of_team, &of_all, &err));
+    assert_int_equal(of_team, 3000);
+    /* Ready builds are on the rest. What did not fit is dropped. */
+    other = (struct build_want){ RECIPE(STEP(RUN, STR_INIT("step five"))) };
+    row = build(bench, "five", other);
+    check_no_room(&row, "the builds of this team take 0 MB on disk, and there is no room for ", "1");
+    assert_int_equal(fake->pause_calls[PAUSE_DROP], dropped + 2);
+    more.start_cmd = STR("serve");
+    more.ready_cmd = STR("is-ready");
+    row = build(bench, "served", more);
+    check_no_room(&row, "the builds of this team take", "finalize");
+    assert_int_equal(fake->pause_calls[PAUSE_DROP], dropped + 3);
+    bench->builder->config.bytes_of_team = LIMIT_BUILD_BYTES_TEAM;
+    bench->builder->config.bytes = 3500;
+    row = build(bench, "five", other);
+    check_no_room(&row, "the builds of all teams take", "1");
+    MUST(store_build_bytes(bench->rig->disk.store, row.team_id, &of_team, &of_all, &err));
+    assert_int_equal(of_all, 3000);
+}
+
 static void keys_depend_on_every_part(void **state)
 {
     char one[KEY_BYTES], other[KEY_BYTES];
@@ -495,6 +539,7 @@ int main(void)
         BENCH_CASE(a_start_command_that_fails_fails_the_build),
         BENCH_CASE(old_clients_run_steps_as_root),
         BENCH_CASE(a_team_has_so_many_builds),
+        BENCH_CASE(what_builds_keep_has_a_cap),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
