@@ -3,6 +3,8 @@
  * its processes: sandboxes begin with what runs in that copy. Where a machine cannot do that, each create runs the start
  * command anew (template_start()), on the files as the steps have left them.
  */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "template/inside.h"
@@ -92,6 +94,37 @@ static bool take_image(struct build *build, struct workplace *place, struct buil
     return true;
 }
 
+/*
+ * A build whose steps have written nothing is on the layers of a template or a snapshot, which go when those are made anew or
+ * deleted. A layer of its own holds on to them.
+ */
+static bool hold_layers(struct build *build)
+{
+    const struct chain *chain = &build->chain;
+    struct workplace place = { .build = build };
+    struct kept *kept;
+    char key[KEY_BYTES];
+    bool is_held, is_hit;
+    struct err err;
+
+    if (!store_build_keeps(build->builder->config.store, chain->layers[chain->layer_count - 1], &is_held, &err))
+        return build_fail_err(build, &err);
+    if (is_held)
+        return true;
+    key_of(key, (struct str[]){ str_from(chain->key), STR("HOLD") }, 2);
+    if (!cache_begin(build, key, &is_hit))
+        return false;
+    if (is_hit)
+        return true;
+    kept = ARENA_NEW(&build->arena, struct kept);
+    if (workplace_open(&place, build) && workplace_seal(&place, kept)) {
+        memcpy(build->chain.key, key, sizeof key);
+        return cache_keep(build, kept);
+    }
+    cache_leave(build, key);
+    return false;
+}
+
 bool run_finalize(struct build *build, struct build_row *row)
 {
     struct workplace place = { .build = build };
@@ -107,6 +140,8 @@ bool run_finalize(struct build *build, struct build_row *row)
     build->ready_cmd = ready_or_default(build->start_cmd, build->ready_cmd);
     key_of(key, (struct str[]){ str_from(build->chain.key), STR("FINALIZE"), build->start_cmd, build->ready_cmd }, 4);
     build_say(build, BUILD_INFO, "[finalize] Finalizing template build [%s]", key);
+    if (!hold_layers(build))
+        return false;
     row->layers = build->chain.layers;
     row->layer_count = build->chain.layer_count;
     row->context.user = want->dialect == DIALECT_2_0 ? STR("") : build->chain.user;

@@ -464,6 +464,31 @@ static void a_team_has_so_many_builds(void **state)
     /* Its end cancels all of them. */
 }
 
+static void a_build_that_writes_nothing_has_a_layer_of_its_own(void **state)
+{
+    struct bench *bench = *state;
+    struct build_want want = { RECIPE(STEP(ENV, STR_INIT("A"), STR_INIT("one"))) };
+    struct build_row row = build(bench, "mine", want), again = build(bench, "again", want);
+    unsigned seals = bench->rig->fake.pause_calls[PAUSE_SEAL];
+    bool is_kept;
+
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(row.layer_count, 2);
+    CHECK_STR(row.layers[0], base_layers[0]);
+    MUST(store_build_keeps(bench->rig->disk.store, row.layers[1], &is_kept, &err));
+    assert_true(is_kept);
+    CHECK_STR(row.context.envs, STR("{\"A\":\"one\"}"));
+    assert_int_equal(again.state, BUILD_READY);
+    CHECK_STR(again.layers[1], row.layers[1]);
+    /* One on top of it is held by its layers. */
+    struct build_row child =
+        build(bench, "child", (struct build_want){ .from_build = row.id, .from_text = STR("mine") });
+    assert_int_equal(child.state, BUILD_READY);
+    assert_int_equal(child.layer_count, 2);
+    assert_int_equal(bench->rig->fake.pause_calls[PAUSE_SEAL], seals);
+    assert_int_equal(seals, 1);
+}
+
 static void check_no_room(const struct build_row *row, const char *reason, const char *step)
 {
     assert_int_equal(row->state, BUILD_ERROR);
@@ -540,6 +565,7 @@ int main(void)
         BENCH_CASE(old_clients_run_steps_as_root),
         BENCH_CASE(a_team_has_so_many_builds),
         BENCH_CASE(what_builds_keep_has_a_cap),
+        BENCH_CASE(a_build_that_writes_nothing_has_a_layer_of_its_own),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
