@@ -142,7 +142,8 @@
 #define LIMIT_BUILD_NAME_BYTES 128             /* a name with its tag, as E2B has it */
 #define LIMIT_UPLOADS_TEAM_BYTES (UINT64_C(20) << 30) /* archives of a team; past it old ones go… */
 #define LIMIT_UPLOADS_BYTES (UINT64_C(60) << 30)      /* …and of all teams… */
-#define LIMIT_UPLOADS 20000                           /* …and how many: a block and an inode each */
+#define LIMIT_UPLOADS 20000                           /* …and how many: a block and an inode each… */
+#define LIMIT_UPLOADS_TEAM 2000                       /* …of one team */
 #define LIMIT_UPLOAD_KEPT_S (7 * 24 * 3600)           /* without being used */
 #define LIMIT_UPLOAD_BUSY_S 3600        /* used so short a time ago, it stays: a build may be about to need it */
 #define LIMIT_UPLOAD_LINK_S (30 * 60)   /* how long a link is good for, as E2B has it */

@@ -126,6 +126,7 @@ struct uploads;
 struct upload_caps {
     uint64_t bytes;         /* of all teams; 0: LIMIT_UPLOADS_BYTES */
     uint64_t bytes_of_team; /* 0: LIMIT_UPLOADS_TEAM_BYTES */
+    uint32_t count_of_team; /* 0: LIMIT_UPLOADS_TEAM */
 };
 /* Takes the directory. Removes what was half-written when the process before has ended. */
 struct uploads *uploads_new(int dir_fd, const struct upload_caps *caps, struct err *err) must_use;
@@ -133,7 +134,7 @@ void uploads_free(struct uploads *uploads); /* NULL is fine; before it, every up
 /* Removes what was not used for long. Also done by upload_begin(). */
 void uploads_sweep(struct uploads *uploads);
 
-/* Is it there? Counts as a use. hash: 64 hex digits; anything else is not there. */
+/* Is it there? Then it stays for LIMIT_UPLOAD_BUSY_S, if its time is not over. hash: 64 hex digits; else it is not there. */
 bool upload_exists(struct uploads *uploads, struct str team_id, struct str hash);
 /* To read from; the caller's to close. It can be read whatever happens to the name. ERR_NOT_FOUND. */
 bool upload_open(struct uploads *uploads, struct str team_id, struct str hash, int *out_fd, uint64_t *out_size,
@@ -141,7 +142,7 @@ bool upload_open(struct uploads *uploads, struct str team_id, struct str hash, i
 
 /* One that is being written, by one thread at a time. */
 struct upload;
-/* Of exactly this size. ERR_LIMIT: too large, or no room; ERR_INVALID: not a hash. */
+/* Of exactly this size. ERR_LIMIT: too large, or no room; ERR_INVALID: not a hash, or empty. */
 bool upload_begin(struct uploads *uploads, struct str team_id, struct str hash, uint64_t size, struct upload **out,
                   struct err *err) must_use;
 /* ERR_INVALID past its size. After a failure only upload_drop() is of use. */

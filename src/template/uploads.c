@@ -3,8 +3,9 @@
  * name that begins with a dot. An archive gets its name by a rename when it is whole, so none is ever seen half-written;
  * of two clients that upload the same, the last rename counts.
  *
- * What there is, is also in memory, to add up sizes. The time of last use is the file's mtime, so that it outlives us. When
- * the caps are reached, what was not used for the longest time goes first.
+ * What there is, is also in memory, to add up sizes. The time of last use, by a build, is the file's mtime, so that it outlives
+ * us. When the caps are reached, what was not used for the longest time goes first, and what the team itself has uploaded
+ * before that of others. A question whether an archive is there only keeps it from that, for a while.
  */
 #include "template/template.h"
 
@@ -42,6 +43,7 @@ struct entry {
     char name[NAME_BYTES];
     uint64_t size;
     int64_t used_us;
+    int64_t asked_us; /* a client was told that it is there; 0: not yet */
 };
 
 struct uploads {
@@ -118,13 +120,13 @@ static void entry_remove(struct uploads *all, struct entry *entry)
     entry_drop(all, entry);
 }
 
-/* The one that was not used for the longest time, of a team or (with NULL) of all; NULL: none before that time. */
+/* Of those that nobody is about to need, the one that was not used for the longest time. NULL: none; team NULL: of all. */
 static struct entry *oldest(const struct uploads *all, const char *team, int64_t before_us)
 {
     struct entry *found = NULL, *entry;
 
     for (size_t i = 0; (entry = map_next(&all->by_name, &i));)
-        if (entry->used_us < before_us && (!team || same_team(entry->name, team)) &&
+        if (MAX(entry->used_us, entry->asked_us) < before_us && (!team || same_team(entry->name, team)) &&
             (!found || entry->used_us < found->used_us))
             found = entry;
     return found;
@@ -147,11 +149,34 @@ static uint64_t bytes_of(const struct uploads *all, const char *team)
     return bytes;
 }
 
+static uint32_t count_of(const struct uploads *all, const char *team)
+{
+    uint32_t count = 0;
+    struct entry *entry;
+
+    for (const struct upload *upload = all->begun; upload; upload = upload->next)
+        count += same_team(upload->name, team);
+    for (size_t i = 0; (entry = map_next(&all->by_name, &i));)
+        count += same_team(entry->name, team);
+    return count;
+}
+
+/* The first that was not used since, whatever clients have asked. */
+static struct entry *unused_since(const struct uploads *all, int64_t before_us)
+{
+    struct entry *entry;
+
+    for (size_t i = 0; (entry = map_next(&all->by_name, &i));)
+        if (entry->used_us < before_us)
+            return entry;
+    return NULL;
+}
+
 static void sweep(struct uploads *all)
 {
     struct entry *entry;
 
-    while ((entry = oldest(all, NULL, clock_wall_us() - LIMIT_UPLOAD_KEPT_S * SECOND_US)))
+    while ((entry = unused_since(all, clock_wall_us() - LIMIT_UPLOAD_KEPT_S * SECOND_US)))
         entry_remove(all, entry);
 }
 
@@ -174,8 +199,15 @@ static bool make_room(struct uploads *all, const char *name, uint64_t size, stru
                            (unsigned long long)(all->caps.bytes_of_team >> 20));
         entry_remove(all, entry);
     }
+    while (count_of(all, name) >= all->caps.count_of_team) {
+        if (!(entry = oldest(all, name, before_us)))
+            return err_set(err, ERR_LIMIT,
+                           "this team has uploaded %u archives, which is as many as it may have; try again in an hour",
+                           all->caps.count_of_team);
+        entry_remove(all, entry);
+    }
     while (is_too_much(bytes_of(all, NULL), size, all->caps.bytes) || all->by_name.count >= LIMIT_UPLOADS) {
-        if (!(entry = oldest(all, NULL, before_us)))
+        if (!(entry = oldest(all, name, before_us)) && !(entry = oldest(all, NULL, before_us)))
             return err_set(err, ERR_LIMIT,
                            "the server has no room for more uploads at the moment; try again in an hour");
         entry_remove(all, entry);
@@ -228,6 +260,8 @@ struct uploads *uploads_new(int dir_fd, const struct upload_caps *caps, struct e
         all->caps.bytes = LIMIT_UPLOADS_BYTES;
     if (!all->caps.bytes_of_team)
         all->caps.bytes_of_team = LIMIT_UPLOADS_TEAM_BYTES;
+    if (!all->caps.count_of_team)
+        all->caps.count_of_team = LIMIT_UPLOADS_TEAM;
     pthread_mutex_init(&all->lock, NULL);
     map_init(&all->by_name);
     if (!load(all, err)) {
@@ -288,11 +322,19 @@ bool upload_open(struct uploads *all, struct str team_id, struct str hash, int *
 
 bool upload_exists(struct uploads *all, struct str team_id, struct str hash)
 {
-    auto_close int fd = -1;
-    uint64_t size;
-    struct err ignored;
+    char name[NAME_BYTES];
 
-    return upload_open(all, team_id, hash, &fd, &size, &ignored);
+    if (!name_make(team_id, hash, name))
+        return false;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct entry *entry = map_get(&all->by_name, str_from(name));
+    if (entry && faccessat(all->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+        entry_drop(all, entry); /* somebody has cleaned up by hand */
+        return false;
+    }
+    if (entry)
+        entry->asked_us = clock_wall_us();
+    return entry != NULL;
 }
 
 /* ---- writing ---- */
@@ -315,6 +357,8 @@ bool upload_begin(struct uploads *all, struct str team_id, struct str hash, uint
 
     if (!name_make(team_id, hash, name))
         return err_set(err, ERR_INVALID, "Invalid files hash: 64 digits of 0-9 a-f are needed");
+    if (!size)
+        return err_set(err, ERR_INVALID, "the upload is empty, which an archive never is");
     if (size > LIMIT_UPLOAD_BYTES)
         return err_set(err, ERR_LIMIT, "an archive may have at most %llu MB",
                        (unsigned long long)(LIMIT_UPLOAD_BYTES >> 20));

@@ -92,6 +92,16 @@ static void age(struct fixture *f, struct str team, struct str hash, int64_t sec
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
+static int64_t age_of(struct fixture *f, struct str team, struct str hash)
+{
+    struct stat found;
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/%.*s.%.*s", f->dir, STR_ARG(team), STR_ARG(hash));
+    assert_int_equal(stat(path, &found), 0);
+    return time(NULL) - found.st_mtime;
+}
+
 static int files(struct fixture *f)
 {
     char command[128];
@@ -153,6 +163,7 @@ static void what_is_cut_short_or_too_long_leaves_nothing(void **state)
     upload_drop(NULL);
     assert_int_equal(files(f), 0);
     MUST_FAIL(upload_begin(f->all, TEAM, HASH(1), LIMIT_UPLOAD_BYTES + 1, &upload, &err), ERR_LIMIT);
+    MUST_FAIL(upload_begin(f->all, TEAM, HASH(1), 0, &upload, &err), ERR_INVALID);
 }
 
 static void a_name_is_a_team_and_a_hash_and_nothing_else(void **state)
@@ -197,9 +208,14 @@ static void what_was_not_used_for_long_goes(void **state)
     reopen(f);
     assert_false(upload_exists(f->all, TEAM, HASH(1)));
     assert_true(upload_exists(f->all, TEAM, HASH(2)));
-    reopen(f); /* it was used just now */
+    /* To be asked for is no use; to be read is one. */
+    int fd;
+    uint64_t size;
+    assert_true(age_of(f, TEAM, HASH(2)) > LIMIT_UPLOAD_KEPT_S - 120);
+    MUST(upload_open(f->all, TEAM, HASH(2), &fd, &size, &err));
+    close(fd);
+    assert_true(age_of(f, TEAM, HASH(2)) < 60);
     uploads_sweep(f->all);
-    assert_true(upload_exists(f->all, TEAM, HASH(2)));
     assert_int_equal(files(f), 2);
 }
 
@@ -248,6 +264,37 @@ static void the_server_has_a_cap_too(void **state)
     assert_int_equal(files(f), 0);
 }
 
+static void a_team_has_so_many(void **state)
+{
+    struct fixture *f = *state;
+    struct upload *upload, *second;
+
+    f->caps = (struct upload_caps){ .count_of_team = 2 };
+    reopen(f);
+    keep(f, TEAM, HASH(1), "1");
+    keep(f, OTHER, HASH(1), "1");
+    MUST(upload_begin(f->all, TEAM, HASH(2), 1, &upload, &err));
+    MUST_FAIL(upload_begin(f->all, TEAM, HASH(3), 1, &second, &err), ERR_LIMIT); /* what is promised counts */
+    upload_drop(upload);
+    keep(f, TEAM, HASH(2), "1");
+    age(f, TEAM, HASH(1), LIMIT_UPLOAD_BUSY_S + 200);
+    age(f, TEAM, HASH(2), LIMIT_UPLOAD_BUSY_S + 100);
+    age(f, OTHER, HASH(1), LIMIT_UPLOAD_BUSY_S + 300);
+    reopen(f);
+    assert_true(upload_exists(f->all, TEAM, HASH(1))); /* a build is about to need it */
+    MUST(upload_begin(f->all, TEAM, HASH(3), 1, &upload, &err));
+    assert_true(upload_exists(f->all, TEAM, HASH(1)));
+    assert_false(upload_exists(f->all, TEAM, HASH(2)));
+    upload_drop(upload);
+    /* For room on the server, too, a team's own go first. */
+    f->caps = (struct upload_caps){ .bytes = 2 };
+    reopen(f);
+    MUST(upload_begin(f->all, TEAM, HASH(3), 1, &upload, &err));
+    assert_false(upload_exists(f->all, TEAM, HASH(1)));
+    assert_true(upload_exists(f->all, OTHER, HASH(1)));
+    upload_drop(upload);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -260,6 +307,7 @@ int main(void)
         TEST(what_was_not_used_for_long_goes),
         TEST(old_ones_make_room_and_new_ones_stay),
         TEST(the_server_has_a_cap_too),
+        TEST(a_team_has_so_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
