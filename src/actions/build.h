@@ -91,7 +91,10 @@ bool action_template_builds(const struct actions *actions, const struct built_te
 /* Is there one, and with a tag in the reference, has it a ready build of that tag? ERR_INVALID: another namespace. */
 bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct str *out_id, bool *out_public, struct err *err) must_use;
-/* claim: its names are for all teams then. NULL is_public: no change. ERR_CONFLICT: a claimed name is taken. */
+/*
+ * Others use it as team/name then. claim: if the caller is an administrator, its names are for all teams, too. NULL is_public:
+ * no change. ERR_CONFLICT: a claimed name is taken.
+ */
 bool action_template_publish(const struct actions *actions, const struct caller *caller, struct str ref,
                              const bool *is_public, bool claim, struct arena *arena, struct built_template *out,
                              struct err *err) must_use;

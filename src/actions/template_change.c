@@ -145,6 +145,8 @@ bool action_template_publish(const struct actions *actions, const struct caller 
 {
     struct template_found found;
 
+    /* Else whoever comes first has `node` and `python`, and everybody's next sandbox of that name is theirs. */
+    claim = claim && caller->is_admin;
     if (!template_named(actions, caller, ref, arena, &found, err) || !own_built(&found, err))
         return false;
     if (is_public && ((*is_public && claim && !names_are_free(actions, &found.built, arena, err)) ||

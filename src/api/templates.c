@@ -243,7 +243,7 @@ void api_template_alias(struct request *rq)
     json_out_end(&json);
 }
 
-/* The older call also gives the template a name without a namespace, when it is published. */
+/* The older call of an administrator also gives the template a name without a namespace, when it is published. */
 static bool patch(struct request *rq, bool claim, struct built_template *out)
 {
     bool is_public = false;

@@ -398,6 +398,25 @@ def test_another_team_can_neither_see_nor_change(server, name, other_key):
     assert ask(server, other_key, "GET", f"/templates/aliases/{made['templateID']}").status == 403
 
 
+def test_only_the_operator_gives_a_name_to_all_teams(server, name, other_key):
+    """Else whoever comes first has `node`, and the sandboxes that others make of it."""
+    made = register(server, name)
+    by_alias = f"/templates/aliases/{name}"
+    answer = server.api("PATCH", f"/templates/{name}", {"public": True})  # the call of older clients
+    assert answer.status == 200 and answer.body == b"null"
+    assert server.api("GET", by_alias).json == {"templateID": made["templateID"], "public": True}
+    assert ask(server, other_key, "GET", f"/templates/aliases/{made['templateID']}").json["public"] is True
+    assert ask(server, other_key, "GET", by_alias).status == 404
+    assert ask(server, other_key, "POST", "/v2/sandboxes", {"templateID": name}).status == 404
+    token = {"X-Admin-Token": (server.data / "admin-token").read_text().strip()}
+    answer = server.call("PATCH", f"/templates/{name}", {"public": True}, token)
+    assert answer.status == 200 and answer.body == b"null"
+    assert ask(server, other_key, "GET", by_alias).json == {"templateID": made["templateID"], "public": True}
+    # Whoever has the template can take it back, with its names.
+    assert server.api("PATCH", f"/templates/{name}", {"public": False}).status == 200
+    assert ask(server, other_key, "GET", by_alias).status == 404
+
+
 def test_what_the_operator_has_made_stays(server):
     for method, path, body in (
         ("DELETE", "/templates/base", None),
