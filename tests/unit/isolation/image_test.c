@@ -66,7 +66,7 @@ static void damaged_text_is_refused(void **state)
         "cloister-image 9\n",
         "cloister-image 2\nkernel a\ncpu b\nprogram c\n",
         "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\n",
-        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 33\n",
+        "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 129\n",
         "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nguestd 1 2 3 - -\n",
         "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nwhat 1 2 3 4 5 - -\n",
         "cloister-image 2\nkernel a\ncpu b\nprogram c\ncriu d\nlayers 1\nfile 1 2 3 4 5 - -\n",
