@@ -68,3 +68,15 @@ def test_the_defaults_of_a_template_outlive_pause_and_snapshot(server, name):
         assert server.api("POST", f"/sandboxes/{box.sandbox_id}/pause", {"memory": False}).status == 204
         again = Sandbox.connect(box.sandbox_id, timeout=120)
         assert again.commands.run("id -un; pwd").stdout == "worker\n/srv/app\n"
+
+
+def test_a_build_that_writes_nothing_outlives_what_it_is_from(server, name):
+    with Sandbox.create("base", timeout=120) as box:
+        box.commands.run(f"echo {name} > ~/mark")
+        snapshot = box.create_snapshot()
+    build(Template().from_template(snapshot.snapshot_id).set_envs({"A": "1"}), name)
+    Sandbox.delete_snapshot(snapshot.snapshot_id)
+    server.stop()  # the next start removes layers that nothing holds
+    server.start_when_free()
+    with Sandbox.create(name, timeout=120) as box:
+        assert box.commands.run("cat ~/mark").stdout.strip() == name
