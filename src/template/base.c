@@ -139,13 +139,15 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
     return true;
 }
 
-static void take_envs(struct build *build, const struct pulled *image)
+static bool take_envs(struct build *build, const struct pulled *image)
 {
+    envs_own(&build->chain, &build->arena, image->env_count);
     for (uint32_t i = 0; i < image->env_count; i++) {
         struct str value = image->envs[i], name;
-        if (str_cut(&value, '=', &name) && name.len && value.len)
-            envs_set(&build->chain, &build->arena, name, value);
+        if (str_cut(&value, '=', &name) && name.len && value.len && !build_env(build, name, value))
+            return false;
     }
+    return true;
 }
 
 static bool provision(struct build *build, struct kept *out)
@@ -189,8 +191,7 @@ static bool pull(struct build *build, struct kept *out_kept)
     log_flush(build);
     if (!puller_pull(config->puller, &want, &build->arena, &image, &err))
         return build_goes_on(build) && build_fail(build, "%s", err.message);
-    take_envs(build, &image);
-    bool ok = unpack_layers(build, &image) && provision(build, out_kept);
+    bool ok = take_envs(build, &image) && unpack_layers(build, &image) && provision(build, out_kept);
     pulled_done(&image);
     return ok;
 }

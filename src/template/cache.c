@@ -34,7 +34,7 @@ void key_of(char out[KEY_BYTES], const struct str *parts, size_t count)
 
 /* ---- environments ---- */
 
-struct str envs_text(const struct chain *chain, struct arena *arena)
+bool envs_text(struct build *build, const struct chain *chain, struct arena *arena, struct str *out_text)
 {
     struct buf text = buf_make(arena, (size_t)8 * LIMIT_ENV_BYTES);
     struct json_out out = json_out_to(&text);
@@ -43,21 +43,49 @@ struct str envs_text(const struct chain *chain, struct arena *arena)
     for (uint32_t i = 0; i < chain->env_count; i++)
         json_out_pair(&out, chain->envs[i].name, chain->envs[i].value);
     json_out_end(&out);
-    return buf_str(&text);
+    *out_text = buf_str(&text);
+    return !text.overflowed || build_fail(build, "the environment of the build is too large to be kept");
+}
+
+void envs_own(struct chain *chain, struct arena *arena, uint32_t more)
+{
+    struct pair *envs = ARENA_ARRAY(arena, struct pair, chain->env_count + more);
+
+    if (chain->env_count)
+        memcpy(envs, chain->envs, chain->env_count * sizeof *envs);
+    chain->envs = envs;
+}
+
+static uint32_t env_at(const struct chain *chain, struct str name)
+{
+    uint32_t at = 0;
+
+    while (at < chain->env_count && !str_eq(chain->envs[at].name, name))
+        at++;
+    return at;
 }
 
 void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value)
 {
-    struct pair *envs = ARENA_ARRAY(arena, struct pair, chain->env_count + 1);
-    uint32_t at = 0;
+    uint32_t at = env_at(chain, name);
 
-    if (chain->env_count)
-        memcpy(envs, chain->envs, chain->env_count * sizeof *envs); /* a chain before this one may have the old array */
-    while (at < chain->env_count && !str_eq(envs[at].name, name))
-        at++;
-    envs[at] = (struct pair){ arena_copy(arena, name), arena_copy(arena, value) };
-    chain->envs = envs;
+    chain->envs[at] = (struct pair){ arena_copy(arena, name), arena_copy(arena, value) };
     chain->env_count = MAX(chain->env_count, at + 1);
+}
+
+bool build_env(struct build *build, struct str name, struct str value)
+{
+    const struct chain *chain = &build->chain;
+    size_t bytes = name.len + value.len;
+    uint32_t at = env_at(chain, name);
+
+    for (uint32_t i = 0; i < chain->env_count; i++)
+        bytes += i == at ? 0 : chain->envs[i].name.len + chain->envs[i].value.len;
+    if (at >= LIMIT_ENV_PAIRS || bytes > LIMIT_ENV_BYTES)
+        return build_fail(build, "the environment of the build has more than %d variables or %d bytes", LIMIT_ENV_PAIRS,
+                          LIMIT_ENV_BYTES);
+    envs_set(&build->chain, &build->arena, name, value);
+    return true;
 }
 
 bool envs_read(struct str text, struct arena *arena, struct chain *out, struct err *err)
@@ -134,17 +162,33 @@ void cache_leave(struct build *build, const char *key)
 
 /* ---- rows ---- */
 
-static bool adopt(struct build *build, const char *key, const struct cached_step *row, struct err *err)
+static bool has_envs(const struct chain *chain, const struct chain *other)
 {
-    struct chain chain = build->chain;
+    bool is_same = chain->env_count == other->env_count;
 
-    if (!envs_read(row->context.envs, &build->arena, &chain, err))
+    for (uint32_t i = 0; is_same && i < chain->env_count; i++)
+        is_same =
+            str_eq(chain->envs[i].name, other->envs[i].name) && str_eq(chain->envs[i].value, other->envs[i].value);
+    return is_same;
+}
+
+/* The row is in an arena that ends before the build's. Most steps leave the environment as it is: that is not copied again. */
+static bool adopt(struct build *build, const char *key, const struct cached_step *row, struct arena *scratch,
+                  struct err *err)
+{
+    struct chain chain = build->chain, got = { 0 };
+    struct str *layers = ARENA_ARRAY(&build->arena, struct str, row->layer_count);
+
+    if (!envs_read(row->context.envs, scratch, &got, err) ||
+        (!has_envs(&chain, &got) && !envs_read(row->context.envs, &build->arena, &chain, err)))
         return false;
     memcpy(chain.key, key, KEY_BYTES);
+    for (uint32_t i = 0; i < row->layer_count; i++)
+        layers[i] = arena_copy(&build->arena, row->layers[i]);
     chain.layer_count = row->layer_count;
-    chain.layers = row->layers;
-    chain.user = row->context.user;
-    chain.workdir = row->context.workdir;
+    chain.layers = layers;
+    chain.user = arena_copy(&build->arena, row->context.user);
+    chain.workdir = arena_copy(&build->arena, row->context.workdir);
     build->chain = chain;
     return true;
 }
@@ -152,6 +196,7 @@ static bool adopt(struct build *build, const char *key, const struct cached_step
 bool cache_begin(struct build *build, const char *key, bool *out_hit)
 {
     struct cached_step row;
+    struct arena scratch;
     struct err err;
 
     *out_hit = false;
@@ -159,12 +204,14 @@ bool cache_begin(struct build *build, const char *key, bool *out_hit)
         return false;
     if (build->is_forced)
         return true;
+    arena_init(&scratch);
     bool there =
-        store_step_find(build->builder->config.store, build->want.team_id, str_from(key), &build->arena, &row, &err);
+        store_step_find(build->builder->config.store, build->want.team_id, str_from(key), &scratch, &row, &err);
+    *out_hit = there && adopt(build, key, &row, &scratch, &err);
+    arena_done(&scratch);
     if (!there && err.kind == ERR_NOT_FOUND)
         return true;
     cache_leave(build, key);
-    *out_hit = there && adopt(build, key, &row, &err);
     return *out_hit || build_fail_err(build, &err);
 }
 
@@ -245,13 +292,16 @@ bool cache_keep(struct build *build, const struct kept *kept)
         .kept_id = kept ? str_from(kept->id) : STR(""),
         .layer_count = chain->layer_count,
         .layers = chain->layers,
-        .context = { .user = chain->user, .workdir = chain->workdir, .envs = envs_text(chain, &build->arena) },
+        .context = { .user = chain->user, .workdir = chain->workdir },
         .bytes = bytes,
     };
+    struct arena scratch;
     struct err err, ignored;
-    bool ok = (!kept || cache_room(build, bytes)) &&
-              (store_step_put(builder->config.store, &row, &err) || build_fail_err(build, &err));
 
+    arena_init(&scratch);
+    bool ok = envs_text(build, chain, &scratch, &row.context.envs) && (!kept || cache_room(build, bytes)) &&
+              (store_step_put(builder->config.store, &row, &err) || build_fail_err(build, &err));
+    arena_done(&scratch);
     cache_leave(build, chain->key);
     build->image_bytes = 0;
     if (!ok && kept) /* else the next start of the server removes it */

@@ -146,12 +146,13 @@ bool run_finalize(struct build *build, struct build_row *row)
     row->layer_count = build->chain.layer_count;
     row->context.user = want->dialect == DIALECT_2_0 ? STR("") : build->chain.user;
     row->context.workdir = want->dialect == DIALECT_2_0 ? STR("") : build->chain.workdir;
-    row->context.envs = envs_text(&build->chain, &build->arena);
     row->start_cmd = build->start_cmd;
     row->ready_cmd = build->ready_cmd;
-    row->start_context = (struct build_context){ .user = build->start_chain.user,
-                                                 .workdir = build->start_chain.workdir,
-                                                 .envs = envs_text(&build->start_chain, &build->arena) };
+    row->start_context =
+        (struct build_context){ .user = build->start_chain.user, .workdir = build->start_chain.workdir };
+    if (!envs_text(build, &build->chain, &build->arena, &row->context.envs) ||
+        !envs_text(build, &build->start_chain, &build->arena, &row->start_context.envs))
+        return false;
     if (!build->ready_cmd.len)
         return build_goes_on(build);
     bool ok = workplace_open(&place, build) &&

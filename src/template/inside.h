@@ -123,10 +123,14 @@ void cache_leave(struct build *build, const char *key);
 /* Is there room for so many bytes more on disk? Old steps of the team go for it. False: the build has failed. */
 bool cache_room(struct build *build, uint64_t bytes) must_use;
 
-/* An environment as a JSON object, and back. */
-struct str envs_text(const struct chain *chain, struct arena *arena);
+/* An environment as a JSON object, and back. False: it is too large; the build has failed. */
+bool envs_text(struct build *build, const struct chain *chain, struct arena *arena, struct str *out_text) must_use;
 bool envs_read(struct str text, struct arena *arena, struct chain *out, struct err *err) must_use;
-void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value);
+/* Gives the chain an array of its own, with room for so many more: chains before it may have the old one. */
+void envs_own(struct chain *chain, struct arena *arena, uint32_t more);
+void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value); /* there is room */
+/* The same in the build's chain. False, and nothing is copied: it would be larger than an environment may be. */
+bool build_env(struct build *build, struct str name, struct str value) must_use;
 
 /* ---- work.c: a sandbox for a step ---- */
 

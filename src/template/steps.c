@@ -122,6 +122,7 @@ static bool set_user(struct build *build, struct workplace *place, struct str wh
     struct chain envs = { 0 };
     struct str name, rest, line;
 
+    envs_own(&envs, &build->arena, 2);
     envs_set(&envs, &build->arena, STR("WHO"), who);
     envs_set(&envs, &build->arena, STR("SUDO"), has_sudo ? STR("y") : STR(""));
     if ((!place->id.len && !workplace_open(place, build)) ||
@@ -192,6 +193,7 @@ static bool step_workdir(struct build *build, struct workplace *place, const str
         return build_fail(build, "WORKDIR needs a path");
     if (dir.at[0] != '/')
         dir = arena_format(&build->arena, "%.*s/%.*s", STR_ARG(build->chain.workdir), STR_ARG(dir));
+    envs_own(&envs, &build->arena, 2);
     envs_set(&envs, &build->arena, STR("DIR"), dir);
     envs_set(&envs, &build->arena, STR("WHO"), user_of(build));
     if ((!place->id.len && !workplace_open(place, build)) ||
@@ -209,10 +211,13 @@ static bool step_workdir(struct build *build, struct workplace *place, const str
 
 static bool step_env(struct build *build, struct workplace *place, const struct build_step *step)
 {
-    size_t bytes = 0;
+    size_t bytes = 0; /* also of those that a later pair sets again: the build's arena has them */
 
     if (step->arg_count < 2 || step->arg_count % 2)
         return build_fail(build, "ENV needs names and values, in pairs");
+    if (step->arg_count / 2 > LIMIT_ENV_PAIRS)
+        return build_fail(build, "ENV sets more than %d variables", LIMIT_ENV_PAIRS);
+    envs_own(&build->chain, &build->arena, step->arg_count / 2);
     for (uint32_t i = 0; i < step->arg_count; i += 2) {
         struct str value;
         if (!step->args[i].len || str_has_char(step->args[i], '=') || str_has_char(step->args[i], '\0'))
@@ -220,13 +225,12 @@ static bool step_env(struct build *build, struct workplace *place, const struct 
                               (int)MIN(step->args[i].len, (size_t)100), step->args[i].at);
         if (!workplace_expand(place, step->args[i + 1], &value))
             return false;
-        envs_set(&build->chain, &build->arena, step->args[i], value);
+        bytes += step->args[i].len + value.len;
+        if (bytes > LIMIT_ENV_BYTES)
+            return build_fail(build, "ENV sets more than %d bytes", LIMIT_ENV_BYTES);
+        if (!build_env(build, step->args[i], value))
+            return false;
     }
-    for (uint32_t i = 0; i < build->chain.env_count; i++)
-        bytes += build->chain.envs[i].name.len + build->chain.envs[i].value.len;
-    if (build->chain.env_count > LIMIT_ENV_PAIRS || bytes > LIMIT_ENV_BYTES)
-        return build_fail(build, "the environment of the build has more than %d variables or %d bytes", LIMIT_ENV_PAIRS,
-                          LIMIT_ENV_BYTES);
     return true;
 }
 

@@ -229,9 +229,13 @@ bool workplace_expand(struct workplace *place, struct str text, struct str *out)
         return true;
     if (!place->id.len && !workplace_open(place, build))
         return false;
-    struct buf captured = buf_make(&build->arena, EXPANDED_BYTES);
-    if (!workplace_run(place, &(struct command){ .text = expansion_script(build, text, &build->arena) }, &captured,
-                       &result))
+    auto_buf struct buf captured = buf_make(NULL, EXPANDED_BYTES);
+    struct arena scratch;
+    arena_init(&scratch);
+    bool ok =
+        workplace_run(place, &(struct command){ .text = expansion_script(build, text, &scratch) }, &captured, &result);
+    arena_done(&scratch);
+    if (!ok)
         return false;
     if (result.state != RUN_EXITED || result.exit_code != 0)
         return build_fail(build, "failed to evaluate '%.*s': %s", (int)MIN(text.len, (size_t)200), text.at,
@@ -239,6 +243,6 @@ bool workplace_expand(struct workplace *place, struct str text, struct str *out)
     if (captured.overflowed)
         return build_fail(build, "'%.*s' is longer than %d bytes", (int)MIN(text.len, (size_t)200), text.at,
                           EXPANDED_BYTES);
-    *out = buf_str(&captured);
+    *out = arena_copy(&build->arena, buf_str(&captured));
     return true;
 }

@@ -309,6 +309,46 @@ static void failures_have_the_texts_that_clients_know(void **state)
     assert_int_equal(guestd_fake_count(&bench->guestd, "|large"), 2);
 }
 
+static void an_environment_has_limits(void **state)
+{
+    struct bench *bench = *state;
+    struct arena *arena = &bench->rig->arena;
+    enum { PAIRS = LIMIT_ENV_PAIRS + 1, LARGE = 100 * 1024 };
+    struct str *args = ARENA_ARRAY(arena, struct str, 2 * PAIRS);
+
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        args[2 * i] = arena_format(arena, "N%u", i);
+        args[2 * i + 1] = STR("x");
+    }
+    struct build_step steps[] = { { .type = STEP_ENV, .type_text = STR("ENV"), .args = args, .arg_count = 2 * PAIRS },
+                                  { .type = STEP_ENV, .type_text = STR("ENV"), .args = args + 1200 } };
+    struct build_row row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 1 });
+    check_failed(bench, &row, "ENV sets more than 1024 variables", "1");
+    steps[0].arg_count = 1200;
+    steps[1].arg_count = 2 * PAIRS - 1200;
+    row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 2 });
+    check_failed(bench, &row, "the environment of the build has more than 1024 variables or 131072 bytes", "2");
+    steps[1].arg_count -= 2;
+    row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 2 });
+    assert_int_equal(row.state, BUILD_READY);
+    /* Values that are set again in the same step count, too; those of an earlier step are replaced. */
+    char *large = arena_alloc(arena, LARGE);
+    memset(large, 1, LARGE); /* as large as it can be in JSON */
+    struct str twice[] = { STR("A"), str_of(large, LARGE), STR("A"), str_of(large, LARGE) };
+    steps[0] = (struct build_step){ .type = STEP_ENV, .type_text = STR("ENV"), .args = twice, .arg_count = 4 };
+    row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 1 });
+    check_failed(bench, &row, "ENV sets more than 131072 bytes", "1");
+    steps[0].arg_count = 2;
+    steps[1] = steps[0];
+    row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 2 });
+    assert_int_equal(row.state, BUILD_READY);
+    assert_true(row.context.envs.len > 6 * LARGE);
+    twice[2] = STR("B");
+    steps[1].args = twice + 2;
+    row = build(bench, "a", (struct build_want){ .steps = steps, .step_count = 2 });
+    check_failed(bench, &row, "the environment of the build has more than 1024 variables or 131072 bytes", "2");
+}
+
 static void files_are_sent_to_guestd(void **state)
 {
     struct bench *bench = *state;
@@ -557,6 +597,7 @@ int main(void)
         BENCH_CASE(what_was_built_is_not_built_again),
         BENCH_CASE(force_makes_it_again_from_there_on),
         BENCH_CASE(failures_have_the_texts_that_clients_know),
+        BENCH_CASE(an_environment_has_limits),
         BENCH_CASE(files_are_sent_to_guestd),
         BENCH_CASE(the_same_recipe_at_the_same_time_is_built_once),
         BENCH_CASE(a_cancelled_build_ends_soon_and_leaves_nothing),
