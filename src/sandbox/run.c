@@ -566,7 +566,9 @@ static bool read_verdict(const struct archive_want *want, int fd, struct err *er
         got = answer_next(&answer, &piece, &used, err);
         buf_add(&text, piece);
         buf_drop(&answer.raw, used);
-        ok = got != ANSWER_BAD;
+        ok = got != ANSWER_BAD && go_on(want, since_ms, err);
+        if (ok && text.overflowed)
+            ok = err_set(err, ERR_INVALID, "the sandbox's answer is longer than %d bytes", ANSWER_BYTES);
         if (!ok || got != ANSWER_MORE)
             continue;
         char *room = buf_reserve(&answer.raw, 4096);
@@ -575,8 +577,8 @@ static bool read_verdict(const struct archive_want *want, int fd, struct err *er
             buf_grew(&answer.raw, (size_t)n);
         } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
             ok = err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it unpacked the files");
-        } else if (!fd_await(fd, POLLIN, clock_mono_ms() + LOOK_MS)) {
-            ok = go_on(want, since_ms, err);
+        } else {
+            (void)!fd_await(fd, POLLIN, clock_mono_ms() + LOOK_MS);
         }
     }
     buf_done(&answer.raw);

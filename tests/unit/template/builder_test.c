@@ -376,6 +376,19 @@ static void files_are_sent_to_guestd(void **state)
     step.args = (const struct str[]){ STR("bad"), STR("x"), STR(""), STR("") };
     row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
     check_failed(bench, &row, "failed to copy 'bad' to 'x': source path does not exist: x", "1");
+    /* An answer without an end. */
+    step.args = (const struct str[]){ STR("endless"), STR("x"), STR(""), STR("") };
+    row = build(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    check_failed(bench, &row, "failed to copy 'endless' to 'x': the sandbox's answer is longer than 65536 bytes", "1");
+    step.args = (const struct str[]){ STR("slow"), STR("x"), STR(""), STR("") };
+    struct str id = begin(bench, "a", (struct build_want){ .steps = &step, .step_count = 1 });
+    while (!guestd_fake_count(&bench->guestd, "source=slow"))
+        usleep(1000);
+    usleep(100000); /* it is read */
+    builder_cancel(bench->builder, id, "build was cancelled");
+    row = await(bench, id);
+    check_failed(bench, &row, "build was cancelled", "");
+    rig_wait_empty(bench->rig);
 }
 
 static void the_same_recipe_at_the_same_time_is_built_once(void **state)

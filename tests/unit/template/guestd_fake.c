@@ -50,6 +50,12 @@ static void say(int fd, struct str bytes)
     (void)!send(fd, bytes.at, bytes.len, MSG_NOSIGNAL);
 }
 
+static void say_forever(int fd, struct str head, struct str piece)
+{
+    for (say(fd, head); send(fd, piece.at, piece.len, MSG_NOSIGNAL) > 0;)
+        ;
+}
+
 static void add_data(struct buf *out, const char *stream, const char *text)
 {
     char room[4096];
@@ -138,10 +144,16 @@ static void *serve(void *context)
         buf_format(&text, "copy|%.*s|%zu", STR_ARG(head->target), in.len - used);
         buf_add_char(&text, '\0');
         note(fake, text.data);
-        say(serving->fd, strstr(text.data, "source=bad")
-                             ? STR("HTTP/1.1 400 Bad Request\r\nContent-Length: 54\r\n\r\n"
-                                   "{\"code\":400,\"message\":\"source path does not exist: x\"}")
-                             : STR("HTTP/1.1 204 No Content\r\n\r\n"));
+        if (strstr(text.data, "source=endless"))
+            say_forever(serving->fd, STR("HTTP/1.1 400 Bad Request\r\nTransfer-Encoding: chunked\r\n\r\n"),
+                        STR("4\r\nmore\r\n"));
+        else if (strstr(text.data, "source=slow")) /* a head that does not end */
+            say_forever(serving->fd, STR("HTTP/1.1 100 Continue\r\n\r\n"), STR("HTTP/1.1 100 Continue\r\n\r\n"));
+        else
+            say(serving->fd, strstr(text.data, "source=bad")
+                                 ? STR("HTTP/1.1 400 Bad Request\r\nContent-Length: 54\r\n\r\n"
+                                       "{\"code\":400,\"message\":\"source path does not exist: x\"}")
+                                 : STR("HTTP/1.1 204 No Content\r\n\r\n"));
     }
     (void)close(serving->fd);
     pthread_mutex_lock(&fake->lock);
