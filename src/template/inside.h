@@ -42,6 +42,8 @@ struct build_log {
     struct build_line lines[BUILD_LINES];
     uint32_t count;
     uint64_t since_ms; /* of the first */
+    uint64_t bytes; /* of all lines so far: past LIMIT_BUILD_LOG_BYTES the store keeps none, so none is given to it */
+    bool is_gone;   /* the build has no row any more */
 };
 
 struct build {

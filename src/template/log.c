@@ -16,9 +16,11 @@ void log_flush(struct build *build)
     struct build_log *log = &build->log;
     struct err err;
 
-    if (log->count &&
-        !store_build_log(build->builder->config.store, build->want.build_id, log->lines, log->count, &err))
+    if (log->count && !log->is_gone &&
+        !store_build_log(build->builder->config.store, build->want.build_id, log->lines, log->count, &err)) {
         log_warn("build %.*s: lines of its log are lost: %s", STR_ARG(build->want.build_id), err_text(&err));
+        log->is_gone = err.kind == ERR_NOT_FOUND;
+    }
     log->count = 0;
     arena_done(&log->arena);
 }
@@ -29,10 +31,18 @@ void log_tick(struct build *build)
         log_flush(build);
 }
 
+/* Asked before a line is copied. */
+static bool takes_lines(const struct build_log *log)
+{
+    return log->bytes <= LIMIT_BUILD_LOG_BYTES && !log->is_gone;
+}
+
 static void add_line(struct build *build, enum build_level level, struct str text)
 {
     struct build_log *log = &build->log;
 
+    /* Never more than the store counts, which cuts a long line before a character: its last line says that it is full. */
+    log->bytes += MIN(text.len, (size_t)LIMIT_BUILD_LINE_BYTES - 3) + 1;
     if (!log->count)
         log->since_ms = clock_mono_ms();
     log->lines[log->count++] = (struct build_line){
@@ -53,7 +63,7 @@ void build_say(struct build *build, enum build_level level, const char *format, 
     va_start(args, format);
     int len = vsnprintf(room, LIMIT_BUILD_LINE_BYTES, format, args);
     va_end(args);
-    if (len > 0)
+    if (len > 0 && takes_lines(&build->log))
         add_line(build, level,
                  arena_copy(&build->log.arena, str_of(room, MIN((size_t)len, (size_t)LIMIT_BUILD_LINE_BYTES - 1))));
 }
@@ -91,7 +101,7 @@ static void end_line(struct lines *lines, enum run_stream stream)
             line = str_of(line.at + i, line.len - i);
             break;
         }
-    if (line.len)
+    if (line.len && takes_lines(&build->log))
         add_line(build, lines->level,
                  arena_format(&build->log.arena, "[%s] [%s]: %.*s", lines->prefix,
                               stream == RUN_STDOUT ? "stdout" : "stderr", STR_ARG(line)));

@@ -391,6 +391,43 @@ static void files_are_sent_to_guestd(void **state)
     rig_wait_empty(bench->rig);
 }
 
+static void a_full_log_is_not_written_to(void **state)
+{
+    struct bench *bench = *state;
+    struct store *store = bench->rig->disk.store;
+    enum { FULL = LIMIT_BUILD_LOG_BYTES / 10 };
+
+    struct str id = await(bench, begin(bench, "a", (struct build_want){ 0 })).id;
+    struct build *build = NEW(struct build);
+    build->builder = bench->builder;
+    build->want.build_id = id;
+    log_begin(build);
+    struct lines lines = lines_of(build, "p", BUILD_INFO);
+    for (int i = 0; i < FULL; i++)
+        lines_take(&lines, RUN_STDOUT, STR("yes\n"));
+    log_flush(build);
+    lines_take(&lines, RUN_STDOUT, STR("yes\n"));
+    assert_int_equal(build->log.count, 0);
+    assert_int_equal(build->log.arena.used, 0);
+    struct build_line *last;
+    size_t count;
+    MUST(store_build_log_read(store, &(struct build_log_filter){ .build_id = id, .limit = 1, .newest_first = true },
+                              &bench->rig->arena, &last, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(last->text, STR("The log has become too long: no more lines of this build are kept"));
+    /* Nor that of a build that was deleted. */
+    build->log.bytes = 0;
+    build->want.build_id = STR("gone");
+    lines_take(&lines, RUN_STDOUT, STR("yes\n"));
+    assert_int_equal(build->log.count, 1);
+    log_flush(build);
+    lines_take(&lines, RUN_STDOUT, STR("yes\n"));
+    assert_int_equal(build->log.count, 0);
+    lines_done(&lines);
+    log_done(build);
+    free(build);
+}
+
 static void the_same_recipe_at_the_same_time_is_built_once(void **state)
 {
     struct bench *bench = *state;
@@ -612,6 +649,7 @@ int main(void)
         BENCH_CASE(failures_have_the_texts_that_clients_know),
         BENCH_CASE(an_environment_has_limits),
         BENCH_CASE(files_are_sent_to_guestd),
+        BENCH_CASE(a_full_log_is_not_written_to),
         BENCH_CASE(the_same_recipe_at_the_same_time_is_built_once),
         BENCH_CASE(a_cancelled_build_ends_soon_and_leaves_nothing),
         BENCH_CASE(the_start_command_is_kept_with_its_processes),
