@@ -44,6 +44,7 @@ struct archive {
     struct sought *now; /* the file whose data comes */
     uint32_t entries;
     struct image image;
+    struct blob_promise promise;
 };
 
 /* ---- names ---- */
@@ -287,11 +288,13 @@ static bool copy_layers(void *context, const bool *have, struct err *err)
 {
     struct archive *archive = context;
     uint64_t bytes = 0;
+    bool was_said = false;
 
     for (uint32_t i = 0; i < archive->count; i++)
         bytes += have[i] ? 0 : archive->list[i].size;
-    if (!blobs_make_room(archive->config->blobs, bytes, err))
-        return false;
+    while (!blobs_make_room(archive->config->blobs, bytes, &archive->promise, err))
+        if (!image_wait_for_room(archive->config, &was_said, err))
+            return false;
     for (uint32_t i = 0; i < archive->count; i++) {
         struct sought *sought = &archive->list[i];
         sought->is_wanted = !have[i];
@@ -335,12 +338,14 @@ bool archive_fetch(const struct fetch_config *config, const struct image_source 
 
     archive->config = config;
     archive->fd = fd;
+    archive->promise.fd = -1;
     if (fd < 0)
         return err_set(err, ERR_UNAVAILABLE,
                        "the archive %.60s of this image cannot be opened: it must be there when the server starts, and "
                        "readable",
                        source->path);
     bool fine = fetch(archive, source->name, err);
+    blob_promise_done(&archive->promise);
     if (fine)
         *out = archive->image.done;
     for (uint32_t i = 0; i < archive->count; i++)

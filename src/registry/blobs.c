@@ -19,7 +19,7 @@
 
 enum { READ_BYTES = 256 * 1024 };
 
-/* ---- room ---- */
+/* ---- what is there ---- */
 
 struct kept {
     char name[BLOB_NAME_BYTES];
@@ -27,6 +27,18 @@ struct kept {
     int64_t used_s;
     bool is_part;
 };
+
+/* What can be removed, and what is under way. */
+struct stock {
+    struct kept *list; /* on the heap */
+    size_t count, room;
+    uint64_t bytes;    /* of the list */
+    uint64_t promised; /* to downloads under way… */
+    uint64_t arrived;  /* …and on the disk already, in parts of theirs, which are not in the list */
+    size_t part_count; /* of those */
+};
+
+static const char promise_prefix[] = "promise-";
 
 static bool name_is_ours(const char *name, bool *out_part)
 {
@@ -43,39 +55,70 @@ static int older(const void *a, const void *b)
     return one->used_s < other->used_s ? -1 : one->used_s > other->used_s;
 }
 
-/* On the heap. *out_bytes: of all that is there. */
-static struct kept *list_all(const struct blobs *blobs, size_t *out_count, uint64_t *out_bytes, struct err *err)
+/* Has somebody a lock on it? */
+static bool is_busy(const struct blobs *blobs, const char *name)
+{
+    auto_close int fd = openat(blobs->dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+    return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0;
+}
+
+static void count_promise(const struct blobs *blobs, const char *name, const struct stat *st, struct stock *stock)
+{
+    if (is_busy(blobs, name))
+        stock->promised += MIN((uint64_t)st->st_size, UINT64_MAX - stock->promised);
+    else
+        (void)unlinkat(blobs->dir_fd, name, 0); /* its process has died */
+}
+
+static void count_file(const struct blobs *blobs, const char *name, struct stock *stock)
+{
+    struct stat st;
+    bool is_part = false, is_promise = strncmp(name, promise_prefix, sizeof promise_prefix - 1) == 0;
+
+    if ((!is_promise && !name_is_ours(name, &is_part)) || fstatat(blobs->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return;
+    if (is_promise) {
+        count_promise(blobs, name, &st, stock);
+        return;
+    }
+    uint64_t bytes = (uint64_t)st.st_blocks * 512;
+    if (is_part && is_busy(blobs, name)) {
+        stock->arrived += bytes;
+        stock->part_count++;
+        return;
+    }
+    if (stock->count == stock->room)
+        stock->list = mem_grow(stock->list, (stock->room = 2 * stock->room + 64) * sizeof *stock->list);
+    struct kept *kept = &stock->list[stock->count++];
+    *kept = (struct kept){ .bytes = bytes, .used_s = st.st_mtime, .is_part = is_part };
+    (void)snprintf(kept->name, sizeof kept->name, "%s", name);
+    stock->bytes += bytes;
+}
+
+/* Oldest first. */
+static bool take_stock(const struct blobs *blobs, struct stock *out, struct err *err)
 {
     int fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    struct kept *list = NULL;
-    size_t room = 0;
 
-    *out_count = 0;
-    *out_bytes = 0;
+    *out = (struct stock){ 0 };
     if (!dir) {
         (void)err_sys(err, "open the directory of downloads");
         fd_close(&fd);
-        return NULL;
+        return false;
     }
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        struct stat st;
-        bool is_part;
-        if (!name_is_ours(entry->d_name, &is_part) ||
-            fstatat(blobs->dir_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-            continue;
-        if (*out_count == room)
-            list = mem_grow(list, (room = 2 * room + 64) * sizeof *list);
-        struct kept *kept = &list[(*out_count)++];
-        *kept = (struct kept){ .bytes = (uint64_t)st.st_blocks * 512, .used_s = st.st_mtime, .is_part = is_part };
-        (void)snprintf(kept->name, sizeof kept->name, "%s", entry->d_name);
-        *out_bytes += kept->bytes;
-    }
+    for (struct dirent *entry; (entry = readdir(dir));)
+        count_file(blobs, entry->d_name, out);
     (void)closedir(dir);
-    return list ? list : NEW(struct kept);
+    if (out->count)
+        qsort(out->list, out->count, sizeof *out->list, older);
+    return true;
 }
 
-/* A part that somebody is at work on stays. What is open elsewhere can be read on. */
+/* ---- room ---- */
+
+/* A part that somebody has begun to work on meanwhile stays. What is open elsewhere can be read on. */
 static bool drop(const struct blobs *blobs, const struct kept *kept)
 {
     auto_close int fd = kept->is_part ? openat(blobs->dir_fd, kept->name, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
@@ -92,14 +135,15 @@ static bool is_too_old(const struct kept *kept, int64_t now_s)
     return age_s > (kept->is_part ? LIMIT_PART_AGE_S : LIMIT_BLOB_AGE_S) || age_s < -LIMIT_BLOB_AGE_S;
 }
 
-static bool disk_has(const struct blobs *blobs, uint64_t bytes)
+/* Would it, if `more` bytes were free besides? */
+static bool disk_has(const struct blobs *blobs, uint64_t bytes, uint64_t more)
 {
     struct statvfs fs;
 
     if (fstatvfs(blobs->dir_fd, &fs) < 0)
         return true; /* then writing will tell */
     struct fd_room room = fd_room(&fs);
-    return !room.few_bytes && !room.few_inodes && room.bytes >= bytes + LIMIT_ROOM_BYTES;
+    return (more || (!room.few_bytes && !room.few_inodes)) && room.bytes + more >= bytes + LIMIT_ROOM_BYTES;
 }
 
 static bool no_room(uint64_t bytes, uint64_t most, struct err *err)
@@ -108,31 +152,108 @@ static bool no_room(uint64_t bytes, uint64_t most, struct err *err)
                    (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
 }
 
-bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err)
+static bool no_disk(uint64_t bytes, struct err *err)
+{
+    return err_set(err, ERR_FULL, "there is no room on the server's disk for %llu MB",
+                   (unsigned long long)(bytes >> 20));
+}
+
+static bool no_room_yet(uint64_t bytes, struct err *err)
+{
+    return err_set(err, ERR_CONFLICT, "there is no room for %llu MB of downloads until others have ended",
+                   (unsigned long long)(bytes >> 20));
+}
+
+static void drop_too_old(const struct blobs *blobs, struct stock *stock)
+{
+    int64_t now_s = clock_wall_us() / 1000000;
+    size_t left = 0;
+
+    for (size_t i = 0; i < stock->count; i++) {
+        if (is_too_old(&stock->list[i], now_s) && drop(blobs, &stock->list[i]))
+            stock->bytes -= stock->list[i].bytes;
+        else
+            stock->list[left++] = stock->list[i];
+    }
+    stock->count = left;
+}
+
+static bool make_room(const struct blobs *blobs, struct stock *stock, uint64_t bytes, struct err *err)
 {
     const uint64_t most = blobs->bytes_most ? blobs->bytes_most : LIMIT_BLOBS_BYTES;
-    int64_t now_s = clock_wall_us() / 1000000;
-    uint64_t used;
-    size_t count;
-    auto_free struct kept *list = list_all(blobs, &count, &used, err);
+    /* Of a download that nobody has promised, at least what is there. */
+    const uint64_t promised = MAX(stock->promised, stock->arrived), coming = promised - stock->arrived;
 
-    if (!list)
-        return false;
-    if (bytes > most) /* nothing needs to go for that */
+    drop_too_old(blobs, stock);
+    /* Nothing is removed in vain. */
+    if (bytes > most)
         return no_room(bytes, most, err);
-    size_t left = count;
-    qsort(list, count, sizeof *list, older);
-    for (size_t i = 0; i < count; i++) {
-        bool is_wanted = used + bytes > most || left >= LIMIT_BLOBS || !disk_has(blobs, bytes);
-        if ((is_wanted || is_too_old(&list[i], now_s)) && drop(blobs, &list[i])) {
-            used -= list[i].bytes;
+    if (!disk_has(blobs, bytes, stock->bytes))
+        return no_disk(bytes, err);
+    if (promised > most - bytes || !disk_has(blobs, bytes + coming, stock->bytes))
+        return no_room_yet(bytes, err);
+    size_t left = stock->count + stock->part_count;
+    for (size_t i = 0; i < stock->count; i++) {
+        bool is_wanted =
+            stock->bytes > most - bytes - promised || left >= LIMIT_BLOBS || !disk_has(blobs, bytes + coming, 0);
+        if (is_wanted && drop(blobs, &stock->list[i])) {
+            stock->bytes -= stock->list[i].bytes;
             left--;
         }
     }
-    if (used + bytes > most)
+    if (stock->bytes > most - bytes - promised)
         return no_room(bytes, most, err);
-    return disk_has(blobs, bytes) || err_set(err, ERR_FULL, "there is no room on the server's disk for %llu MB",
-                                             (unsigned long long)(bytes >> 20));
+    return disk_has(blobs, bytes + coming, 0) || no_disk(bytes, err);
+}
+
+static bool promise_make(const struct blobs *blobs, uint64_t bytes, struct blob_promise *out, struct err *err)
+{
+    auto_close int fd = -1;
+
+    for (unsigned i = 0; fd < 0 && i < LIMIT_BLOBS; i++) {
+        (void)snprintf(out->name, sizeof out->name, "%s%u", promise_prefix, i);
+        fd = openat(blobs->dir_fd, out->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || ftruncate(fd, (off_t)bytes) < 0)
+        return err_sys(err, "promise room for a download");
+    out->bytes = bytes;
+    out->dir_fd = blobs->dir_fd;
+    out->fd = take_fd(&fd);
+    return true;
+}
+
+bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct blob_promise *promise, struct err *err)
+{
+    /* Opened anew: forks share the lock of a descriptor that they have in common. */
+    auto_close int lock_fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stock stock;
+
+    blob_promise_done(promise);
+    if (lock_fd < 0 || flock(lock_fd, LOCK_EX) < 0)
+        return err_sys(err, "lock the directory of downloads");
+    if (!take_stock(blobs, &stock, err))
+        return false;
+    bool fine = make_room(blobs, &stock, bytes, err) && (!bytes || promise_make(blobs, bytes, promise, err));
+    free(stock.list);
+    return fine;
+}
+
+void blob_promise_less(struct blob_promise *promise, uint64_t bytes)
+{
+    if (promise->fd < 0)
+        return;
+    promise->bytes -= MIN(bytes, promise->bytes);
+    (void)!ftruncate(promise->fd, (off_t)promise->bytes); /* else others see too much, and wait longer */
+}
+
+void blob_promise_done(struct blob_promise *promise)
+{
+    if (promise->fd < 0)
+        return;
+    (void)unlinkat(promise->dir_fd, promise->name, 0);
+    fd_close(&promise->fd);
 }
 
 /* ---- one blob ---- */

@@ -5,6 +5,9 @@
  * at its layers by naming their digests elsewhere. A download is a file "….part" that one process at a time holds a lock
  * on; what a process left behind, the next one goes on with. When it is whole and its digest is right, it loses ".part".
  * A file is checked again before it is used, so nothing depends on what a crash has left.
+ *
+ * Who is about to download says first how much, or all those who find room at the same time would fill it together. That is an
+ * empty file "promise-…" as long as what is still to come, which its process holds a lock on: without the lock it means nothing.
  */
 #ifndef REGISTRY_BLOBS_H
 #define REGISTRY_BLOBS_H
@@ -22,8 +25,21 @@ struct blobs {
     uint64_t bytes_most; /* 0: LIMIT_BLOBS_BYTES */
 };
 
-/* ERR_FULL, ERR_LIMIT: there is no room for so many bytes, though what is old was removed. Removes what is too old in any case. */
-bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct err *err) must_use;
+struct blob_promise {
+    int fd; /* -1: none */
+    char name[32];
+    uint64_t bytes;
+    int dir_fd;
+};
+/*
+ * Removes the oldest, if that makes room for so many bytes, and promises them; what *promise had before is given up. ERR_FULL,
+ * ERR_LIMIT: there is no room. ERR_CONFLICT: there may be, when downloads under way have ended. Removes what is too old in
+ * any case. Waits for other processes that do the same.
+ */
+bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct blob_promise *promise, struct err *err) must_use;
+/* So many of them are here, or do not come. */
+void blob_promise_less(struct blob_promise *promise, uint64_t bytes);
+void blob_promise_done(struct blob_promise *promise);
 
 enum { BLOB_NAME_BYTES = 32 + 1 + 64 + 5 + 1 };
 struct blob {

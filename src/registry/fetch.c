@@ -4,6 +4,18 @@
 #include "registry/digest.h"
 #include "registry/source.h"
 
+enum { WAIT_FOR_ROOM_MS = 2000 }; /* each time, all that is there is counted */
+
+bool image_wait_for_room(const struct fetch_config *config, bool *was_said, struct err *err)
+{
+    if (err->kind != ERR_CONFLICT)
+        return false;
+    if (!*was_said)
+        config->web->said(config->web->context, STR("Waiting until other downloads have ended"));
+    *was_said = true;
+    return config->web->wait(config->web->context, WAIT_FOR_ROOM_MS, err);
+}
+
 bool image_describe(const struct fetch_config *config, const struct manifest *manifest, struct str config_json,
                     struct image *out, struct err *err)
 {

@@ -18,7 +18,9 @@ struct remote {
     struct manifest manifest;
     struct str place; /* names the repository, for blobs.h */
     struct image image;
-    bool has_given; /* there is no way back */
+    struct blob_promise promise;
+    bool is_promised[LIMIT_IMAGE_LAYERS]; /* this layer is in it */
+    bool has_given;                       /* there is no way back */
 };
 
 /* ---- documents ---- */
@@ -162,20 +164,42 @@ static bool read_config(struct remote *remote, struct str *out, struct err *err)
     return true;
 }
 
-static bool make_room(void *context, const bool *have, struct err *err)
+/* What must be downloaded. */
+static uint64_t missing_bytes(struct remote *remote, const bool *have)
 {
-    struct remote *remote = context;
     uint64_t bytes = 0;
 
-    remote->has_given = true;
     for (uint32_t i = 0; i < remote->manifest.layer_count; i++) {
         const struct descriptor *layer = &remote->manifest.layers[i];
         struct blob blob;
         blob_init(&blob, remote->place, layer->hex, layer->size);
-        if (!have[i] && !blob_seems_here(remote->config->blobs, &blob))
-            bytes += layer->size;
+        remote->is_promised[i] = !have[i] && !blob_seems_here(remote->config->blobs, &blob);
+        bytes += remote->is_promised[i] ? layer->size : 0;
     }
-    return blobs_make_room(remote->config->blobs, bytes, err);
+    return bytes;
+}
+
+static bool make_room(void *context, const bool *have, struct err *err)
+{
+    struct remote *remote = context;
+    bool was_said = false;
+
+    remote->has_given = true;
+    /* Those who are waited for may be downloading the same. */
+    while (!blobs_make_room(remote->config->blobs, missing_bytes(remote, have), &remote->promise, err))
+        if (!image_wait_for_room(remote->config, &was_said, err))
+            return false;
+    return true;
+}
+
+static bool make_room_for_config(struct remote *remote, struct err *err)
+{
+    bool was_said = false;
+
+    while (!blobs_make_room(remote->config->blobs, remote->manifest.config.size, &remote->promise, err))
+        if (!image_wait_for_room(remote->config, &was_said, err))
+            return false;
+    return true;
 }
 
 static void say_passed_over(const struct remote *remote, const struct err *err)
@@ -191,9 +215,8 @@ static bool is_final(const struct err *err)
     return err->kind == ERR_CONFLICT || err->kind == ERR_FULL || err->kind == ERR_INTERNAL;
 }
 
-static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+static bool get_layer(struct remote *remote, uint32_t number, int *out_fd, struct err *err)
 {
-    struct remote *remote = context;
     const struct descriptor *layer = &remote->manifest.layers[number];
 
     if (get_blob(remote, layer, out_fd, err))
@@ -204,6 +227,17 @@ static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *
     remote->client.endpoint = remote->registry; /* for the rest of them, too */
     remote->client.authorization = STR("");
     return get_blob(remote, layer, out_fd, err);
+}
+
+static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+{
+    struct remote *remote = context;
+
+    if (!get_layer(remote, number, out_fd, err))
+        return false;
+    if (remote->is_promised[number])
+        blob_promise_less(&remote->promise, remote->manifest.layers[number].size);
+    return true;
 }
 
 /* ---- the whole ---- */
@@ -231,8 +265,7 @@ static bool fetch_image(struct remote *remote, struct err *err)
     struct image *image = &remote->image;
     struct str config_json;
 
-    if (!find_manifest(remote, err) || !blobs_make_room(remote->config->blobs, remote->manifest.config.size, err) ||
-        !read_config(remote, &config_json, err) ||
+    if (!find_manifest(remote, err) || !make_room_for_config(remote, err) || !read_config(remote, &config_json, err) ||
         !image_describe(remote->config, &remote->manifest, config_json, image, err))
         return false;
     image->open_layer = open_layer;
@@ -248,6 +281,7 @@ static bool fetch_from(const struct fetch_config *config, const struct reference
 {
     struct remote remote = { .config = config,
                              .registry = registry,
+                             .promise = { .fd = -1 },
                              .client = { .web = config->web,
                                          .arena = config->arena,
                                          .login = &config->ask->login,
@@ -257,6 +291,7 @@ static bool fetch_from(const struct fetch_config *config, const struct reference
 
     remote.place = arena_format(config->arena, "%s/v2/%s%s", endpoint->origin, endpoint->prefix, reference->path);
     bool fine = config->ask->only_digest ? fetch_digest(&remote, err) : fetch_image(&remote, err);
+    blob_promise_done(&remote.promise);
     if (fine)
         *out = remote.image.done;
     *out_next = !fine && endpoint != registry && !remote.has_given && !is_final(err);

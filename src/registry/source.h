@@ -20,6 +20,8 @@ struct image {
 
 /* Asks which layers are there, and gives those that are not. */
 bool image_give(const struct fetch_config *config, struct image *image, struct err *err) must_use;
+/* After blobs_make_room() has failed: true if it should be tried again. */
+bool image_wait_for_room(const struct fetch_config *config, bool *was_said, struct err *err) must_use;
 /* Checks that manifest and configuration are about the same layers. Fills config, sizes. */
 bool image_describe(const struct fetch_config *config, const struct manifest *manifest, struct str config_json,
                     struct image *out, struct err *err) must_use;

@@ -137,6 +137,16 @@ static void make_older(const char *content, int64_t seconds)
     assert_int_equal(utimensat(rig.blobs.dir_fd, blob.name, times, 0), 0);
 }
 
+/* And gives the promise up again. */
+static bool make_room(uint64_t bytes, struct err *err)
+{
+    struct blob_promise promise = { .fd = -1 };
+    bool fine = blobs_make_room(&rig.blobs, bytes, &promise, err);
+
+    blob_promise_done(&promise);
+    return fine;
+}
+
 static void what_is_old_goes_first(void **state)
 {
     struct err err;
@@ -147,19 +157,19 @@ static void what_is_old_goes_first(void **state)
     keep("three");
     make_older("one", LIMIT_BLOB_AGE_S + 100);
     make_older("two", 500);
-    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_true(make_room(0, &err));
     assert_false(is_here("one")); /* by its age */
     assert_true(is_here("two"));
     make_older("two", 500);
     rig.blobs.bytes_most = 3 * 4096;
-    assert_true(blobs_make_room(&rig.blobs, 2 * 4096, &err));
+    assert_true(make_room(2 * 4096, &err));
     assert_false(is_here("two")); /* for the room */
     assert_true(is_here("three"));
-    assert_false(blobs_make_room(&rig.blobs, 4 * 4096, &err));
+    assert_false(make_room(4 * 4096, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
     assert_true(is_here("three")); /* it was not removed in vain */
     rig.blobs.bytes_most = UINT64_MAX / 2;
-    assert_false(blobs_make_room(&rig.blobs, UINT64_C(1) << 60, &err)); /* no disk is so large */
+    assert_false(make_room(UINT64_C(1) << 60, &err)); /* no disk is so large */
     assert_int_equal(err.kind, ERR_FULL);
 }
 
@@ -175,10 +185,74 @@ static void a_download_under_way_stays(void **state)
     assert_true(blob_write(&blob, STR("unfin"), &err));
     (void)snprintf(name, sizeof name, "%s.part", blob.name);
     assert_int_equal(utimensat(rig.blobs.dir_fd, name, long_ago, 0), 0);
-    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_true(make_room(0, &err));
     assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), 0);
     blob_done(&blob);
-    assert_true(blobs_make_room(&rig.blobs, 0, &err));
+    assert_true(make_room(0, &err));
+    assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), -1);
+}
+
+static void what_others_were_promised_is_not_there_for_all(void **state)
+{
+    struct blob_promise one = { .fd = -1 }, other = { .fd = -1 };
+    struct err err;
+
+    (void)state;
+    keep("kept");
+    rig.blobs.bytes_most = 10 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &one, &err));
+    assert_false(blobs_make_room(&rig.blobs, 6 * 4096, &other, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(is_here("kept")); /* without it, there would not be room either */
+    assert_true(blobs_make_room(&rig.blobs, 3 * 4096, &other, &err));
+    assert_true(is_here("kept"));
+    blob_promise_done(&other);
+    blob_promise_less(&one, 3 * 4096);
+    assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &other, &err));
+    assert_true(is_here("kept"));
+    assert_false(make_room(2 * 4096, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(make_room(4096, &err));
+    assert_false(is_here("kept")); /* the only thing that could go */
+    blob_promise_done(&one);
+    blob_promise_done(&other);
+    assert_true(make_room(10 * 4096, &err));
+}
+
+/* What has arrived of a download is part of what it was promised, and is not counted twice. */
+static void a_download_under_way_counts_once(void **state)
+{
+    struct blob blob = blob_of("unfinished");
+    struct blob_promise promise = { .fd = -1 };
+    struct err err;
+
+    (void)state;
+    rig.blobs.bytes_most = 10 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 5 * 4096, &promise, &err));
+    assert_true(blob_begin(&rig.blobs, &blob, &err));
+    assert_true(blob_write(&blob, STR("unfin"), &err));
+    assert_true(make_room(5 * 4096, &err));
+    assert_false(make_room(5 * 4096 + 1, &err));
+    blob_promise_done(&promise);
+    assert_false(make_room(10 * 4096, &err)); /* nobody promised it, and it is there */
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    blob_done(&blob);
+    assert_true(make_room(10 * 4096, &err));
+}
+
+static void a_promise_of_nobody_means_nothing(void **state)
+{
+    struct blob_promise promise = { .fd = -1 };
+    char name[sizeof promise.name];
+    struct err err;
+
+    (void)state;
+    rig.blobs.bytes_most = 10 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 10 * 4096, &promise, &err));
+    (void)snprintf(name, sizeof name, "%s", promise.name);
+    assert_false(make_room(1, &err));
+    fd_close(&promise.fd); /* as when a process is killed */
+    assert_true(make_room(10 * 4096, &err));
     assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), -1);
 }
 
@@ -192,6 +266,9 @@ int main(void)
         BLOB_CASE(another_place_has_other_files),
         BLOB_CASE(what_is_old_goes_first),
         BLOB_CASE(a_download_under_way_stays),
+        BLOB_CASE(what_others_were_promised_is_not_there_for_all),
+        BLOB_CASE(a_download_under_way_counts_once),
+        BLOB_CASE(a_promise_of_nobody_means_nothing),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
