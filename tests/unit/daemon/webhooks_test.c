@@ -346,6 +346,9 @@ static void a_check_sends_nothing(void **state)
     assert_false(call(*state, &(struct mail_hook){ .url = STR("https://private.example.com/"), .only_check = true },
                       &status, &err));
     assert_int_equal(err.kind, ERR_DENIED);
+    assert_non_null(strstr(err.message, "private.example.com port 443"));
+    assert_non_null(strstr(err.message, "address that is not public"));
+    assert_null(strstr(err.message, "10.9.0.5")); /* nobody needs to know */
     expect_silence();
 }
 
