@@ -3,6 +3,9 @@
  * 201, 200), and read a body wherever Content-Length is not 0.
  */
 #include "api/builds.h"
+
+#include <string.h>
+
 #include "base/clock.h"
 
 enum { LINES_MOST = 100 };
@@ -114,6 +117,25 @@ void api_build_files(struct request *rq)
 
 /* ---- start ---- */
 
+static void wipe(struct str text)
+{
+    if (text.len)
+        explicit_bzero((char *)(uintptr_t)text.at, text.len);
+}
+
+/* The builder has a copy, which it wipes itself. */
+static void wipe_login(const struct request *rq, const struct registry_login *login)
+{
+    if (login->kind == LOGIN_NONE)
+        return;
+    wipe(login->user);
+    wipe(login->password);
+    wipe(login->key_id);
+    wipe(login->key);
+    wipe(login->account);
+    wipe(rq->body);
+}
+
 void api_build_start(struct request *rq)
 {
     const struct str *agent = http_header(&rq->ex->head, STR("User-Agent"));
@@ -132,6 +154,7 @@ void api_build_start(struct request *rq)
         reply_empty(rq, 202);
     else
         reply_copy_err(rq, &err);
+    wipe_login(rq, &recipe.login);
 }
 
 /* ---- status and logs ---- */
