@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "template/inside.h"
 
+/* Instead of a step's key. The driver unpacks few at once, as they come: no team has more than one of its places. */
+#define UNPACK_TURN "unpack"
 #define PROVISION_VERSION "1" /* of provision.sh: another one makes images anew */
 
 enum { PROVISION_MS = 15 * 60 * 1000 }; /* packages from a slow mirror */
@@ -123,7 +125,11 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
             return false;
         if (!store_build_keep(build->builder->config.store, str_from(want->chain), &err))
             return build_fail_err(build, &err);
-        if (!driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err))
+        if (!cache_take(build, UNPACK_TURN))
+            return false;
+        bool ok = driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err);
+        cache_leave(build, UNPACK_TURN);
+        if (!ok)
             return err.kind == ERR_LIMIT
                        ? build_fail(build,
                                     "the image's files are larger than %llu MB, the largest size of a file system",

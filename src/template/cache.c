@@ -3,7 +3,8 @@
  * equal keys as far as they are equal. A team's rows are its own: a key says nothing about who has made the files.
  *
  * While a build makes a key, another that needs it waits and then finds it in the cache. A build makes one key at a time, so
- * builds cannot wait for each other in a circle.
+ * builds cannot wait for each other in a circle. (And while it makes that of an image, it has its team's turn to unpack, in
+ * which it waits for no other.)
  */
 #include <sodium.h>
 #include <stdio.h>
@@ -120,7 +121,7 @@ static struct str busy_name(const struct build *build, const char *key, char roo
     return str_of(room, (size_t)len);
 }
 
-static bool take_key(struct build *build, const char *key)
+bool cache_take(struct build *build, const char *key)
 {
     struct builder *builder = build->builder;
     char room[2 * KEY_BYTES];
@@ -200,7 +201,7 @@ bool cache_begin(struct build *build, const char *key, bool *out_hit)
     struct err err;
 
     *out_hit = false;
-    if (!take_key(build, key))
+    if (!cache_take(build, key))
         return false;
     if (build->is_forced)
         return true;

@@ -124,6 +124,8 @@ bool cache_keep(struct build *build, const struct kept *kept) must_use;
 void cache_leave(struct build *build, const char *key);
 /* Is there room for so many bytes more on disk? Old steps of the team go for it. False: the build has failed. */
 bool cache_room(struct build *build, uint64_t bytes) must_use;
+/* Only waits until no other build of the team has the key; _leave() ends it. False: the build is over. */
+bool cache_take(struct build *build, const char *key) must_use;
 
 /* An environment as a JSON object, and back. False: it is too large; the build has failed. */
 bool envs_text(struct build *build, const struct chain *chain, struct arena *arena, struct str *out_text) must_use;

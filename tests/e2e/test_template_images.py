@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import uuid
 
 import pytest
@@ -206,6 +207,22 @@ def test_nobody_gets_a_layer_by_its_sum(place, name):
     place.registry.put_wrong_image("garbage:stolen", gzip.compress(images.tar_with([images.entry("srv")])), diff)
     with pytest.raises(BuildException, match="a layer of the image has the sum "):
         build(Template().skip_cache().from_image("garbage:stolen"), name)
+
+
+def test_two_images_of_the_same_layers_at_once(place, name):
+    lines = {}
+
+    def run(image, which):
+        lines[which] = build(Template().skip_cache().from_image(image), f"{name}-{which}")
+
+    threads = [threading.Thread(target=run, args=row) for row in (("ubuntu:22.04", "a"), ("e2bdev/base", "b"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for which in ("a", "b"):
+        assert sum(line.startswith("Uncompressing layer sha256:") for line in lines[which]) == 3, lines
+        assert says(f"{name}-{which}", "cat /srv/was-file/inside") == "inside\n"
 
 
 def test_nothing_stays_of_an_image_that_is_not_fit(place, name):
