@@ -242,6 +242,9 @@ static void an_upload_needs_its_exact_length(void **state)
                                             "Content-Length: 99999999999\r\n\r\nabc",
                                             link)));
     assert_memory_equal(got, "HTTP/1.1 413 ", strlen("HTTP/1.1 413 "));
+    got = served_raw(s, str_from(built_path(
+                            b, "PUT %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", link)));
+    assert_memory_equal(got, "HTTP/1.1 400 ", strlen("HTTP/1.1 400 "));
     /* Cut short: nothing is left of it. */
     int fd = served_connect(s);
     MUST(fd_write_all(
