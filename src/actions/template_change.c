@@ -160,8 +160,9 @@ bool action_template_publish(const struct actions *actions, const struct caller 
 
 static void cancel(const struct actions *actions, const struct build_row *builds, size_t count)
 {
+    /* Those that waited, too: one may have begun since they were listed. */
     for (size_t i = 0; i < count && actions->builder; i++)
-        if (builds[i].state == BUILD_BUILDING)
+        if (builds[i].state == BUILD_BUILDING || builds[i].state == BUILD_WAITING)
             actions->build_cancel(actions->builder, builds[i].id, "build was cancelled");
 }
 

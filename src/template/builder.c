@@ -181,7 +181,9 @@ static struct build *next_in_turn(const struct builder *builder)
     uint32_t least = UINT32_MAX;
 
     for (struct build *build = builder->builds; build; build = build->next) {
-        uint32_t running = build->is_running ? UINT32_MAX : count_of_team(builder, build->want.team_id, true);
+        if (build->is_running || build->is_beginning)
+            continue;
+        uint32_t running = count_of_team(builder, build->want.team_id, true);
         if (running < least) {
             best = build;
             least = running;
@@ -341,9 +343,48 @@ static void copy_want(struct arena *arena, const struct build_want *from, struct
     out->steps = steps;
 }
 
-/* Those that the new one takes the place of. */
-static bool cancel_others(struct builder *builder, const struct build_want *want, struct err *err)
+/* With the lock held. */
+static void mark_cancelled(struct build *build, const char *why)
 {
+    if (atomic_load(&build->is_cancelled))
+        return;
+    (void)snprintf(build->why, sizeof build->why, "%s", why);
+    atomic_store(&build->is_cancelled, true);
+}
+
+/* It has no place in the list, and never had its turn. */
+static void end_unrun(struct build *build)
+{
+    (void)!build_goes_on(build); /* which says why */
+    finish_failed(build);
+    build_free(build);
+}
+
+/* If it is in the list, before `before`; NULL: anywhere. */
+static void cancel_before(struct builder *builder, struct str build_id, const char *why, const struct build *before)
+{
+    struct build *waiting = NULL;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+        for (struct build *build = builder->builds; build && build != before; build = build->next)
+            if (str_eq(build->want.build_id, build_id)) {
+                mark_cancelled(build, why);
+                waiting = build->is_running || build->is_beginning ? NULL : build;
+                break;
+            }
+        if (waiting)
+            unlink_build(builder, waiting);
+        pthread_cond_broadcast(&builder->changed);
+    }
+    if (waiting)
+        end_unrun(waiting);
+}
+
+/* Those that the new one takes the place of. Of two that begin at the same time, the later in the list goes on. */
+static bool cancel_others(struct builder *builder, const struct build *build, struct err *err)
+{
+    const struct build_want *want = &build->want;
     struct build_row row;
     struct str *ids;
     size_t count;
@@ -355,72 +396,83 @@ static bool cancel_others(struct builder *builder, const struct build_want *want
                                    &count, err);
     for (size_t i = 0; ok && i < count; i++)
         if (!str_eq(ids[i], want->build_id))
-            builder_cancel(builder, ids[i], CANCELLED);
+            cancel_before(builder, ids[i], CANCELLED, build);
     arena_done(&arena);
     return ok;
 }
 
-bool builder_start(struct builder *builder, const struct build_want *want, struct err *err)
+/* A place in the list comes before the row says that it is being built: who cancels what the rows say finds it there. */
+static bool take_place(struct builder *builder, struct build *build, struct err *err)
 {
-    struct build *build;
-
-    if (want->step_count > LIMIT_BUILD_STEPS)
-        return err_set(err, ERR_LIMIT, "a recipe has at most %d steps", LIMIT_BUILD_STEPS);
-    if (!cancel_others(builder, want, err))
-        return false;
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
-        if (count_of_team(builder, want->team_id, false) >= builder->config.per_team)
-            return err_set(err, ERR_LIMIT,
-                           "%u builds of this team run or wait, which is as many as it may have: wait for one to end",
-                           builder->config.per_team);
-    }
-    if (!store_build_begin(builder->config.store, want->build_id, err))
-        return false;
-    build = NEW(struct build);
-    build->builder = builder;
-    arena_init(&build->arena);
-    copy_want(&build->arena, want, &build->want);
-    log_begin(build);
+    const struct build_want *want = &build->want;
     auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
     struct build **at = &builder->builds;
-    while (*at)
-        at = &(*at)->next;
+
+    if (count_of_team(builder, want->team_id, false) >= builder->config.per_team)
+        return err_set(err, ERR_LIMIT,
+                       "%u builds of this team run or wait, which is as many as it may have: wait for one to end",
+                       builder->config.per_team);
+    for (; *at; at = &(*at)->next)
+        if (str_eq((*at)->want.build_id, want->build_id))
+            return err_set(err, ERR_CONFLICT, "build is not in waiting state");
+    build->is_beginning = true;
     *at = build;
+    return true;
+}
+
+static void leave_place(struct builder *builder, struct build *build)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+
+    unlink_build(builder, build);
+}
+
+/* From its place on. False: it was cancelled meanwhile, and has no place any more. */
+static bool await_turn(struct builder *builder, struct build *build)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+
+    build->is_beginning = false;
+    if (atomic_load(&build->is_cancelled)) {
+        unlink_build(builder, build);
+        return false;
+    }
     start_next(builder);
     return true;
 }
 
-/* With the lock held. */
-static void mark_cancelled(struct build *build, const char *why)
+bool builder_start(struct builder *builder, const struct build_want *want, struct err *err)
 {
-    if (atomic_load(&build->is_cancelled))
-        return;
-    (void)snprintf(build->why, sizeof build->why, "%s", why);
-    atomic_store(&build->is_cancelled, true);
+    if (want->step_count > LIMIT_BUILD_STEPS)
+        return err_set(err, ERR_LIMIT, "a recipe has at most %d steps", LIMIT_BUILD_STEPS);
+    struct build *build = NEW(struct build);
+    build->builder = builder;
+    arena_init(&build->arena);
+    copy_want(&build->arena, want, &build->want);
+    log_begin(build);
+    if (!take_place(builder, build, err)) {
+        build_free(build);
+        return false;
+    }
+    if (!store_build_begin(builder->config.store, want->build_id, err)) {
+        leave_place(builder, build);
+        build_free(build);
+        return false;
+    }
+    if (!cancel_others(builder, build, err)) {
+        leave_place(builder, build);
+        (void)build_fail_err(build, err);
+        end_unrun(build);
+        return false;
+    }
+    if (!await_turn(builder, build))
+        end_unrun(build);
+    return true;
 }
 
 void builder_cancel(struct builder *builder, struct str build_id, const char *why)
 {
-    struct build *waiting = NULL;
-
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
-        for (struct build *build = builder->builds; build; build = build->next)
-            if (str_eq(build->want.build_id, build_id)) {
-                mark_cancelled(build, why);
-                waiting = build->is_running ? NULL : build;
-                break;
-            }
-        if (waiting)
-            unlink_build(builder, waiting);
-        pthread_cond_broadcast(&builder->changed);
-    }
-    if (!waiting)
-        return;
-    (void)!build_goes_on(waiting); /* which says why */
-    finish_failed(waiting);
-    build_free(waiting);
+    cancel_before(builder, build_id, why, NULL);
 }
 
 void builder_stop(struct builder *builder)
@@ -451,9 +503,7 @@ void builder_free(struct builder *builder)
     pthread_mutex_unlock(&builder->lock);
     for (struct build *build = builder->builds, *next; build; build = next) {
         next = build->next;
-        (void)!build_goes_on(build);
-        finish_failed(build);
-        build_free(build);
+        end_unrun(build);
     }
     map_done(&builder->busy);
     pthread_cond_destroy(&builder->changed);

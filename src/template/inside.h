@@ -66,6 +66,7 @@ struct build {
 
     /* Under the builder's lock. */
     struct build *next;
+    bool is_beginning; /* builder_start() has it: it has a place, and no turn yet */
     bool is_running;
     int64_t began_us; /* its turn */
     char why[160];    /* it was cancelled */

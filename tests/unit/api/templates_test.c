@@ -334,8 +334,10 @@ static void a_template_is_deleted_with_its_builds(void **state)
     /* The name is free, the id is not. */
     struct built_ids again = built_register(b, "{\"name\":\"web\"}");
     assert_string_not_equal(again.template_id, ids.template_id);
-    /* One that was never built. */
+    /* One that was never built; its build may begin at this moment. */
     assert_int_equal(CALL(s, "DELETE", built_path(b, "/templates/%s", again.template_id), NULL).status, 204);
+    assert_int_equal(b->cancels, 2);
+    assert_string_equal(b->cancelled, again.build_id);
 }
 
 static void a_team_goes_with_its_templates(void **state)

@@ -529,11 +529,13 @@ static void a_team_has_so_many_builds(void **state)
 {
     struct bench *bench = *state;
     struct build_want want = { RECIPE(STEP(RUN, STR_INIT("sleep forever"))) };
+    struct str first = STR(""), last = STR("");
     char name[16];
 
     for (int i = 0; i < MANY; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
-        (void)begin(bench, name, want);
+        last = begin(bench, name, want);
+        first = i ? first : last;
     }
     struct store *store = bench->rig->disk.store;
     const struct str tag = STR("default");
@@ -551,6 +553,20 @@ static void a_team_has_so_many_builds(void **state)
     want = (struct build_want){ .build_id = row.id, .template_id = template.id, .team_id = registration.team_id };
     assert_false(builder_start(bench->builder, &want, &why));
     assert_int_equal(why.kind, ERR_LIMIT);
+    /* One that is refused takes nobody's place. */
+    registration.alias = STR("n0");
+    MUST(store_build_register(store, &registration, &bench->rig->arena, &template, &row, &err));
+    want = (struct build_want){ .build_id = row.id, .template_id = template.id, .team_id = registration.team_id };
+    assert_false(builder_start(bench->builder, &want, &why));
+    assert_int_equal(why.kind, ERR_LIMIT);
+    MUST(store_build_get(store, first, &bench->rig->arena, &row, &err));
+    assert_int_equal(row.state, BUILD_BUILDING);
+    want.build_id = first; /* nor does one that runs begin again, or lose its place */
+    builder_cancel(bench->builder, last, "cancelled by admin");
+    assert_false(builder_start(bench->builder, &want, &why));
+    assert_int_equal(why.kind, ERR_CONFLICT);
+    MUST(store_build_get(store, first, &bench->rig->arena, &row, &err));
+    assert_int_equal(row.state, BUILD_BUILDING);
     /* Its end cancels all of them. */
 }
 
