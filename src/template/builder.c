@@ -1,6 +1,7 @@
 /*
  * Builds, and their turns. builder_start() queues one; as many run as config.at_once says, each on a thread of its own, and
- * teams take turns: of those that wait, the first one of the team with the fewest that run is next.
+ * teams take turns: of those that wait, the first one of the team with the fewest that run is next. One turn is never a
+ * team's that has all the others: a build may take an hour, which another team need not wait.
  *
  * A build's thread does all of it: what it begins with (base.c), the steps (steps.c), the start command (finalize.c). Its last
  * act is the row in state READY or ERROR. A cancelled one notices within BUILD_LOOK_MS, whatever it waits for.
@@ -178,7 +179,7 @@ static uint32_t count_of_team(const struct builder *builder, struct str team_id,
 static struct build *next_in_turn(const struct builder *builder)
 {
     struct build *best = NULL;
-    uint32_t least = UINT32_MAX;
+    uint32_t least = MAX(builder->config.at_once, 2U) - 1; /* as many as a team may have */
 
     for (struct build *build = builder->builds; build; build = build->next) {
         if (build->is_running || build->is_beginning)

@@ -67,7 +67,7 @@ static int set_up(void **state)
                                                            .uploads = bench->uploads,
                                                            .guestd_version = "0.6.13",
                                                            .disk_mb = 5120,
-                                                           .at_once = 2,
+                                                           .at_once = 3,
                                                            .per_team = MANY },
                                  &err);
     assert_non_null(bench->builder);
@@ -103,11 +103,11 @@ static int tear_down(void **state)
     .steps = (const struct build_step[]){ __VA_ARGS__ }, \
     .step_count = (uint32_t)(sizeof((const struct build_step[]){ __VA_ARGS__ }) / sizeof(struct build_step))
 
-static struct str begin(struct bench *bench, const char *alias, struct build_want want)
+static struct str begin_of(struct bench *bench, struct str team_id, const char *alias, struct build_want want)
 {
     struct store *store = bench->rig->disk.store;
     const struct str tag = STR("default");
-    struct build_registration registration = { .team_id = store_team_default(store),
+    struct build_registration registration = { .team_id = team_id,
                                                .alias = str_from(alias),
                                                .tag_count = 1,
                                                .tags = &tag,
@@ -130,6 +130,11 @@ static struct str begin(struct bench *bench, const char *alias, struct build_wan
     }
     MUST(builder_start(bench->builder, &want, &err));
     return row.id;
+}
+
+static struct str begin(struct bench *bench, const char *alias, struct build_want want)
+{
+    return begin_of(bench, store_team_default(bench->rig->disk.store), alias, want);
 }
 
 static struct str log_of(struct bench *bench, struct str id)
@@ -639,6 +644,26 @@ static void what_builds_keep_has_a_cap(void **state)
     assert_int_equal(of_all, 3000);
 }
 
+static void a_team_leaves_a_turn_to_others(void **state)
+{
+    struct bench *bench = *state;
+    struct team_row other;
+
+    MUST(store_team_add(bench->rig->disk.store, STR("other"), &bench->rig->arena, &other, &err));
+    struct str first = begin(bench, "n0", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("sleep forever 0"))) });
+    (void)begin(bench, "n1", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("sleep forever 1"))) });
+    (void)begin(bench, "n2", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("sleep forever 2"))) });
+    while (guestd_fake_count(&bench->guestd, "sleep forever") < 2)
+        usleep(1000);
+    struct build_row row =
+        await(bench, begin_of(bench, other.id, "theirs", (struct build_want){ RECIPE(STEP(RUN, STR_INIT("true"))) }));
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "sleep forever 2"), 0);
+    builder_cancel(bench->builder, first, "build was cancelled");
+    while (!guestd_fake_count(&bench->guestd, "sleep forever 2"))
+        usleep(1000);
+}
+
 static void keys_depend_on_every_part(void **state)
 {
     char one[KEY_BYTES], other[KEY_BYTES];
@@ -674,6 +699,7 @@ int main(void)
         BENCH_CASE(a_team_has_so_many_builds),
         BENCH_CASE(what_builds_keep_has_a_cap),
         BENCH_CASE(a_build_that_writes_nothing_has_a_layer_of_its_own),
+        BENCH_CASE(a_team_leaves_a_turn_to_others),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
