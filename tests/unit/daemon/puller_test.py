@@ -8,6 +8,7 @@ pull_tool.c starts the role, confined as in the server, and pulls one image. All
 """
 
 import base64
+import fcntl
 import gzip
 import hashlib
 import http.server
@@ -407,6 +408,20 @@ class Registries(Base):
         for path in (self.dir / "blobs").iterdir():
             path.write_bytes(path.read_bytes()[:-1] + b"?")
         self.pulled("plain/damaged", SMALL)
+
+    def test_one_for_which_others_leave_no_room_waits(self):
+        self.registry.put_image("plain/waits", SMALL)
+        with (self.dir / "blobs" / "promise-0").open("w+b") as promise:  # of another process
+            promise.truncate(40 << 30)
+            fcntl.flock(promise, fcntl.LOCK_EX)
+            begun = time.monotonic()
+            timer = threading.Timer(1, fcntl.flock, (promise, fcntl.LOCK_UN))
+            timer.start()
+            result = self.pulled("plain/waits", SMALL)
+            timer.join()
+        self.assertGreater(time.monotonic() - begun, 1)
+        self.assertEqual(result.said[0], "Waiting until other downloads have ended")
+        self.assertEqual([path.name for path in (self.dir / "blobs").iterdir() if path.name.startswith("promise")], [])
 
     def test_another_repository_does_not_give_away_files(self):
         self.registry.put_image("plain/mine", SMALL)
