@@ -541,7 +541,9 @@ def check_signal(number):
     """Of a run that is ended nothing goes on."""
     with tempfile.TemporaryDirectory() as pids:
         command = [sys.executable, "-B", "-c", SLEEPS % {"pids": pids}, __file__]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        # Not as nohup has it: this test may run under it.
+        default = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=default) as process:
             wait_for(lambda: len(os.listdir(pids)) == 2)
             process.send_signal(number)
             assert process.wait(30) == 1
