@@ -230,7 +230,7 @@ def meson_again(suite, name, prefix, testlog, failed):
 
 
 def run_unit(suite):
-    return meson_suite(suite, "unit", 300)
+    return meson_suite(suite, "unit", 600)
 
 
 def run_root(suite):
