@@ -788,9 +788,11 @@ static void unmake(const struct actions *actions, const char *id, struct mail_un
 
 void action_mail_unmade(const struct actions *actions, struct mail_unmade *unmade)
 {
-    size_t end = MIN(unmade->count, unmade->next + LIMIT_MAIL_SWEEP);
+    uint32_t done = unmade->removed + unmade->kept;
+    uint32_t most = MIN(done + LIMIT_MAIL_SWEEP, LIMIT_MAIL_UNMADE);
+    size_t end = MIN(unmade->count, unmade->next + LIMIT_MAIL_LOOKUPS);
 
-    for (; unmade->next < end && unmade->removed + unmade->kept < LIMIT_MAIL_UNMADE; unmade->next++)
+    for (; unmade->next < end && unmade->removed + unmade->kept < most; unmade->next++)
         unmake(actions, unmade->ids[unmade->next], unmade);
     if (unmade->removed + unmade->kept >= LIMIT_MAIL_UNMADE)
         unmade->next = unmade->count; /* the rest at the next start */

@@ -492,6 +492,7 @@
 #define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
 #define LIMIT_MAIL_SIGNUPS 1000      /* in an hour, from all places: a network may have as many addresses as it likes */
 #define LIMIT_MAIL_UNMADE 256        /* unused directories that one start removes: each may need a worker for it */
+#define LIMIT_MAIL_LOOKUPS 4096      /* directories whose rows are looked up in one turn of that */
 #define LIMIT_MAIL_SHRED 100         /* inboxes and grants that one sweep ends */
 #define LIMIT_MAIL_SHRED_TRIES 24    /* of a damaged file, one in each sweep: a day */
 #define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */

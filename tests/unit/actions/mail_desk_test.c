@@ -853,6 +853,24 @@ static void what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row(
     free(ids);
 }
 
+static void inboxes_that_have_a_row_do_not_delay_the_removal_of_what_a_crash_left(void **state)
+{
+    enum { WITH_ROW = 3 * LIMIT_MAIL_SWEEP };
+    char(*ids)[MAIL_INBOX_ID_BYTES] = calloc(WITH_ROW + 1, sizeof *ids);
+    struct fixture *f = *state;
+    struct made made;
+
+    make_inbox(f, "alice", "red", &made);
+    for (int i = 0; i < WITH_ROW; i++)
+        memcpy(ids[i], made.info.id, sizeof *ids);
+    make_unmade(f, ids[WITH_ROW]);
+    struct mail_unmade unmade = { .ids = (const char(*)[MAIL_INBOX_ID_BYTES])ids, .count = WITH_ROW + 1 };
+    action_mail_unmade(&f->actions, &unmade);
+    assert_int_equal(unmade.next, unmade.count);
+    assert_int_equal(unmade.removed, 1);
+    free(ids);
+}
+
 static void approvers_open_their_own_tenants_key_only(void **state)
 {
     struct fixture *f = *state;
@@ -1749,6 +1767,7 @@ int main(void)
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
         DESK_CASE(a_key_never_sends_and_approves),
         DESK_CASE(what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row),
+        DESK_CASE(inboxes_that_have_a_row_do_not_delay_the_removal_of_what_a_crash_left),
         DESK_CASE(a_mistyped_tenant_is_not_made_by_a_key),
         DESK_CASE(an_inbox_says_that_its_tenant_is_new),
         DESK_CASE(approvers_open_their_own_tenants_key_only),
