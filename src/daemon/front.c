@@ -294,9 +294,9 @@ static void upkeep_run(struct job *job)
     if (front->sweep_ms > clock_mono_ms())
         return;
     action_sweep_kept(&front->actions);
-    builder_tidy(front->builder);
+    bool more = builder_tidy(front->builder);
     uploads_sweep(front->uploads);
-    front->sweep_ms = clock_mono_ms() + SWEEP_MS;
+    front->sweep_ms = more ? 0 : clock_mono_ms() + SWEEP_MS;
 }
 
 static void on_upkeep(struct timer *timer);

@@ -20,6 +20,13 @@ enum { PROVISION_MS = 15 * 60 * 1000 }; /* packages from a slow mirror */
 
 /* ---- templates of this server ---- */
 
+static void hold(struct build *build, uint32_t layer_count, const struct str *layers)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&build->builder->holds.lock);
+
+    layers_hold(build, layers, layer_count);
+}
+
 static void begin_with(struct build *build, uint32_t layer_count, const struct str *layers)
 {
     build->chain.layer_count = layer_count;
@@ -38,6 +45,7 @@ static bool from_template(struct build *build, uint32_t layer_count, const struc
     memcpy(parts + 2, layers, layer_count * sizeof *parts);
     key_of(build->chain.key, parts, layer_count + 2);
     arena_done(&arena);
+    hold(build, layer_count, layers); /* those of a snapshot may be on layers of a build */
     begin_with(build, layer_count, layers);
     if (want->from_image.len)
         build_say(build, BUILD_INFO, "CACHED [base] FROM %.*s [%s]", STR_ARG(want->from_image), build->chain.key);
@@ -47,13 +55,24 @@ static bool from_template(struct build *build, uint32_t layer_count, const struc
     return true;
 }
 
+/* Its template may be deleted meanwhile: the layers are held before anybody can see that. */
+static bool find_build(struct build *build, struct build_row *out, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&build->builder->holds.lock);
+
+    if (!store_build_get(build->builder->config.store, build->want.from_build, &build->arena, out, err))
+        return false;
+    layers_hold(build, out->layers, out->layer_count);
+    return true;
+}
+
 static bool from_build(struct build *build)
 {
     const struct build_want *want = &build->want;
     struct build_row row;
     struct err err;
 
-    if (!store_build_get(build->builder->config.store, want->from_build, &build->arena, &row, &err))
+    if (!find_build(build, &row, &err))
         return err.kind == ERR_NOT_FOUND ? build_fail(build, "template '%.*s' not found", STR_ARG(want->from_text))
                                          : build_fail_err(build, &err);
     if (row.state != BUILD_READY || !row.layer_count)
@@ -102,8 +121,8 @@ static void size_text(uint64_t bytes, char room[32])
 
 /*
  * Each on top of the ones before. What was unpacked is the driver's snapshots, by the same ids. Another build may be on them as
- * soon as they are there, so they are not dropped here, whatever becomes of this one: they are written down, before they are
- * made, as what goes when nothing needs them and no build runs.
+ * soon as they are there, so they are not dropped here, whatever becomes of this one: they are held, and written down before
+ * they are made as what goes when nothing needs them.
  */
 static bool unpack_layers(struct build *build, const struct pulled *image)
 {
@@ -123,7 +142,9 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
         memcpy(want->diff, layer->diff_hex, sizeof want->diff);
         if (!build_goes_on(build))
             return false;
-        if (!store_build_keep(build->builder->config.store, str_from(want->chain), &err))
+        layers[i] = arena_copy(&build->arena, str_from(layer->chain_hex));
+        hold(build, 1, &layers[i]);
+        if (!store_build_keep(build->builder->config.store, layers[i], &err))
             return build_fail_err(build, &err);
         if (!cache_take(build, UNPACK_TURN))
             return false;
@@ -138,7 +159,6 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
         want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
         build->image_bytes += kept->layer_bytes;
         memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
-        layers[i] = arena_copy(&build->arena, str_from(layer->chain_hex));
     }
     begin_with(build, image->layer_count, layers);
     build_say(build, BUILD_INFO, "Layers extracted");

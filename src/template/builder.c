@@ -6,8 +6,7 @@
  * A build's thread does all of it: what it begins with (base.c), the steps (steps.c), the start command (finalize.c). Its last
  * act is the row in state READY or ERROR. A cancelled one notices within BUILD_LOOK_MS, whatever it waits for.
  *
- * What the cache has kept for long without use is dropped when no build runs: a build holds on to layers between its steps
- * only by the rows of the cache.
+ * What nothing needs any more is dropped from time to time, and when no other build runs (sweep.c).
  */
 #include <signal.h>
 #include <stdarg.h>
@@ -20,10 +19,7 @@
 #include "base/mem.h"
 #include "template/inside.h"
 
-enum {
-    STACK_BYTES = 512 * 1024,
-    CACHE_KEPT_S = 14 * 24 * 3600, /* a step that no build has used for this long is made anew */
-};
+enum { STACK_BYTES = 512 * 1024 };
 
 #define CANCELLED "build was cancelled"
 
@@ -153,6 +149,8 @@ static void build_free(struct build *build)
     wipe(login->key);
     wipe(login->account);
     log_done(build);
+    build_let_go(build);
+    map_done(&build->held);
     arena_done(&build->arena);
     free(build);
 }
@@ -200,7 +198,7 @@ static void start_next(struct builder *builder)
 {
     pthread_attr_t attr;
 
-    while (!builder->is_stopping && !builder->is_sweeping && builder->running < builder->config.at_once) {
+    while (!builder->is_stopping && builder->running < builder->config.at_once) {
         struct build *build = next_in_turn(builder);
         pthread_t thread;
         if (!build)
@@ -220,39 +218,29 @@ static void start_next(struct builder *builder)
     }
 }
 
-/* ---- what the cache no longer needs ---- */
+/* ---- what nothing needs ---- */
 
-static void drop_unused(struct builder *builder)
+/* With the lock held. False: somebody does it already, or it is too late. */
+static bool begin_sweep(struct builder *builder)
 {
-    int64_t before_us = clock_wall_us() - CACHE_KEPT_S * INT64_C(1000000);
-    struct store *store = builder->config.store;
-    struct str *ids;
-    size_t count = 0;
-    struct arena arena;
-    struct err err;
-
-    arena_init(&arena);
-    bool ok = store_builds_unused(store, before_us, &arena, &ids, &count, &err);
-    for (size_t i = 0; ok && i < count; i++)
-        ok = sandbox_drop_snapshot(builder->config.sandboxes, ids[i], &err) && store_build_forget(store, ids[i], &err);
-    if (!ok && err.kind != ERR_UNAVAILABLE)
-        log_warn("builds: layers that nothing needs stay for now: %s", err_text(&err));
-    arena_done(&arena);
+    if (builder->is_sweeping || builder->is_stopping)
+        return false;
+    builder->is_sweeping = true;
+    return true;
 }
 
-void builder_tidy(struct builder *builder)
+bool builder_tidy(struct builder *builder)
 {
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
-        if (builder->running || builder->is_sweeping || builder->is_stopping)
-            return; /* the last of them does it */
-        builder->is_sweeping = true;
+        if (!begin_sweep(builder))
+            return false;
     }
-    drop_unused(builder);
+    bool more = unused_sweep(builder);
     auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
     builder->is_sweeping = false;
-    start_next(builder);
-    pthread_cond_broadcast(&builder->changed);
+    pthread_cond_broadcast(&builder->changed); /* builder_free() may go on: nothing of the builder is used below */
+    return more;
 }
 
 static void *build_thread(void *context)
@@ -264,19 +252,17 @@ static void *build_thread(void *context)
     sigfillset(&all); /* signals are the loop's */
     (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
     run_build(build);
-    bool is_last;
+    bool sweeps;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
         unlink_build(builder, build);
-        is_last = builder->running == 1 && !builder->is_stopping; /* others may wait: not for long */
-        if (is_last)
-            builder->is_sweeping = true;
+        sweeps = builder->running == 1 && begin_sweep(builder); /* of many, only the last: it reads all rows */
     }
     build_free(build);
-    if (is_last)
-        drop_unused(builder);
+    if (sweeps)
+        (void)unused_sweep(builder);
     auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
-    if (is_last)
+    if (sweeps)
         builder->is_sweeping = false;
     builder->running--;
     start_next(builder);
@@ -310,6 +296,7 @@ struct builder *builder_new(const struct builder_config *config, struct err *err
     pthread_cond_init(&builder->changed, &attr);
     pthread_condattr_destroy(&attr);
     map_init(&builder->busy);
+    holds_init(&builder->holds);
     return builder;
 }
 
@@ -449,6 +436,7 @@ bool builder_start(struct builder *builder, const struct build_want *want, struc
     struct build *build = NEW(struct build);
     build->builder = builder;
     arena_init(&build->arena);
+    map_init(&build->held);
     copy_want(&build->arena, want, &build->want);
     log_begin(build);
     if (!take_place(builder, build, err)) {
@@ -507,6 +495,7 @@ void builder_free(struct builder *builder)
         end_unrun(build);
     }
     map_done(&builder->busy);
+    holds_done(&builder->holds);
     pthread_cond_destroy(&builder->changed);
     pthread_mutex_destroy(&builder->lock);
     free(builder);

@@ -194,6 +194,18 @@ static bool adopt(struct build *build, const char *key, const struct cached_step
     return true;
 }
 
+/* It is held before anybody can see that its row is gone. */
+static bool find_step(struct build *build, const char *key, struct arena *arena, struct cached_step *out,
+                      struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&build->builder->holds.lock);
+
+    if (!store_step_find(build->builder->config.store, build->want.team_id, str_from(key), arena, out, err))
+        return false;
+    layers_hold(build, out->layers, out->layer_count);
+    return true;
+}
+
 bool cache_begin(struct build *build, const char *key, bool *out_hit)
 {
     struct cached_step row;
@@ -206,8 +218,7 @@ bool cache_begin(struct build *build, const char *key, bool *out_hit)
     if (build->is_forced)
         return true;
     arena_init(&scratch);
-    bool there =
-        store_step_find(build->builder->config.store, build->want.team_id, str_from(key), &scratch, &row, &err);
+    bool there = find_step(build, key, &scratch, &row, &err);
     *out_hit = there && adopt(build, key, &row, &scratch, &err);
     arena_done(&scratch);
     if (!there && err.kind == ERR_NOT_FOUND)
@@ -229,20 +240,26 @@ static int64_t oldest_turn_us(const struct build *build)
     return oldest_us;
 }
 
-static bool make_room(struct build *build, uint64_t bytes, struct err *err)
+static bool evict(struct build *build, uint64_t bytes, struct str **out, size_t *out_count, struct err *err)
 {
     struct builder *builder = build->builder;
+    const int64_t before_us = oldest_turn_us(build);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->holds.lock);
+    size_t count;
+
+    if (!store_steps_evict(builder->config.store, build->want.team_id, before_us, bytes, &build->arena, out, &count,
+                           err))
+        return false;
+    *out_count = layers_doom(builder, *out, count, count); /* builds of other teams may be on some of it */
+    return true;
+}
+
+static bool make_room(struct build *build, uint64_t bytes, struct err *err)
+{
     struct str *ids;
     size_t count;
 
-    if (!store_steps_evict(builder->config.store, build->want.team_id, oldest_turn_us(build), bytes, &build->arena,
-                           &ids, &count, err))
-        return false;
-    for (size_t i = 0; i < count; i++)
-        if (!sandbox_drop_snapshot(builder->config.sandboxes, ids[i], err) ||
-            !store_build_forget(builder->config.store, ids[i], err))
-            return false;
-    return true;
+    return evict(build, bytes, &ids, &count, err) && layers_drop(build->builder, ids, count, err);
 }
 
 static uint64_t too_much(const struct build *build, uint64_t of_team, uint64_t of_all)

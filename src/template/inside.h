@@ -54,6 +54,7 @@ struct build {
     uint64_t image_bytes; /* of the image's layers that it begins with, until a step in the cache has them */
     struct build_log log;
     struct chain chain;
+    struct map held;   /* layers that it is on: struct hold of sweep.c */
     bool is_forced;    /* from here on nothing is taken from the cache */
     char step[16];     /* as the reason names it: "base", "1", "finalize" */
     char prefix[32];   /* of lines about the step: "builder 1/2" */
@@ -72,6 +73,13 @@ struct build {
     char why[160];    /* it was cancelled */
 };
 
+/* Layers that builds are on, and those that are about to be dropped: sweep.c. */
+struct holds {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* one was dropped */
+    struct map by_id;
+};
+
 struct builder {
     struct builder_config config;
     pthread_mutex_t lock;
@@ -80,6 +88,7 @@ struct builder {
     uint32_t running;
     struct map busy; /* keys that a build makes: team and key */
     bool is_stopping, is_sweeping;
+    struct holds holds; /* its lock is never taken with the one above held */
 };
 
 /* ---- builder.c ---- */
@@ -136,6 +145,23 @@ void envs_own(struct chain *chain, struct arena *arena, uint32_t more);
 void envs_set(struct chain *chain, struct arena *arena, struct str name, struct str value); /* there is room */
 /* The same in the build's chain. False, and nothing is copied: it would be larger than an environment may be. */
 bool build_env(struct build *build, struct str name, struct str value) must_use;
+
+/* ---- sweep.c: what builds are on, and what can be dropped ---- */
+
+void holds_init(struct holds *holds);
+void holds_done(struct holds *holds);
+/* With the lock of holds held: the build is on these until it ends. Waits for those that are being dropped. */
+void layers_hold(struct build *build, const struct str *layers, uint32_t count);
+/* With the lock held: is a build on it, or is it being dropped? The context is the builder. */
+bool layer_is_held(void *context, struct str id);
+/* With the lock held: the first ones, at most so many, that nobody holds are doomed. They are moved to the front of ids. */
+size_t layers_doom(struct builder *builder, struct str *ids, size_t count, size_t most) must_use;
+/* Drops what is doomed. After a failure the rest stays for another time. */
+bool layers_drop(struct builder *builder, const struct str *ids, size_t count, struct err *err) must_use;
+/* The build is on nothing any more. */
+void build_let_go(struct build *build);
+/* Drops what nothing needs. True: there is more of it. */
+bool unused_sweep(struct builder *builder);
 
 /* ---- work.c: a sandbox for a step ---- */
 

@@ -49,8 +49,8 @@ void builder_free(struct builder *builder); /* cancels what runs, and waits for 
 /* Cancels what runs and begins nothing more; does not wait. */
 void builder_stop(struct builder *builder);
 bool builder_is_busy(struct builder *builder); /* something runs */
-/* On a worker: drops layers that nothing needs any more, unless builds run. They do it at their end. */
-void builder_tidy(struct builder *builder);
+/* On a worker, from time to time: drops some layers that nothing needs any more, also while builds run. True: there are more. */
+bool builder_tidy(struct builder *builder);
 
 /* ---- recipes ---- */
 

@@ -83,6 +83,8 @@ bool workplace_seal(struct workplace *place, struct kept *out)
         layers[i] = arena_copy(&build->arena, str_from(out->layers[i]));
     build->chain.layers = layers;
     build->chain.layer_count = out->layer_count;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&build->builder->holds.lock);
+    layers_hold(build, layers, out->layer_count); /* a build that makes the same anew replaces the row of this step */
     return true;
 }
 

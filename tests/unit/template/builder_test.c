@@ -600,6 +600,166 @@ static void a_build_that_writes_nothing_has_a_layer_of_its_own(void **state)
     assert_int_equal(seals, 1);
 }
 
+/* ---- the sweep ---- */
+
+/* As if a build made the step whose line in the log begins so: others wait for it. */
+static struct build *occupy(struct bench *bench, struct str id, const char *line, char key[KEY_BYTES])
+{
+    struct build *build = NEW(struct build);
+    const char *at = strstr(log_of(bench, id).at, line);
+
+    assert_non_null(at);
+    at = strchr(at + strlen(line), '[');
+    assert_non_null(at);
+    (void)snprintf(key, KEY_BYTES, "%.64s", at + 1);
+    build->builder = bench->builder;
+    build->want.team_id = store_team_default(bench->rig->disk.store);
+    arena_init(&build->arena);
+    assert_true(cache_take(build, key));
+    return build;
+}
+
+static void leave(struct build *build, const char *key)
+{
+    cache_leave(build, key);
+    arena_done(&build->arena);
+    free(build);
+}
+
+static void await_line(struct bench *bench, struct str id, const char *line)
+{
+    for (int i = 0; i < 6000; i++) {
+        if (strstr(log_of(bench, id).at, line))
+            return;
+        usleep(10000);
+    }
+    fail_msg("the log has no '%s':\n%s", line, log_of(bench, id).at);
+}
+
+/* No row of the cache is left, and what they kept is only written down. */
+static void forget_steps(struct bench *bench)
+{
+    struct store *store = bench->rig->disk.store;
+    struct str *ids;
+    size_t count;
+
+    MUST(store_steps_evict(store, store_team_default(store), INT64_MAX, UINT64_MAX, &bench->rig->arena, &ids, &count,
+                           &err));
+}
+
+static bool is_kept(struct bench *bench, struct str id)
+{
+    bool is_so;
+
+    MUST(store_build_keeps(bench->rig->disk.store, id, &is_so, &err));
+    return is_so;
+}
+
+static void a_sweep_takes_what_is_unused_and_nothing_that_a_build_is_on(void **state)
+{
+    struct bench *bench = *state;
+    const unsigned *dropped = &bench->rig->fake.pause_calls[PAUSE_DROP];
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two"))) };
+    char key[KEY_BYTES];
+
+    struct build_row first = build(bench, "first", want);
+    assert_int_equal(first.layer_count, 3);
+    struct build *maker = occupy(bench, first.id, "[builder 2/2] RUN step two ", key);
+    struct str id = begin(bench, "second", want);
+    await_line(bench, id, "waiting for a build that does the same");
+    /* It is on the first layer, by the cache; no row says so any more. */
+    MUST(store_built_remove(bench->rig->disk.store, first.template_id, &err));
+    forget_steps(bench);
+    assert_int_equal(*dropped, 0);
+    assert_false(builder_tidy(bench->builder));
+    assert_int_equal(*dropped, 1);
+    assert_true(is_kept(bench, first.layers[1]));
+    assert_false(is_kept(bench, first.layers[2]));
+    leave(maker, key);
+    struct build_row second = await(bench, id);
+    assert_int_equal(second.state, BUILD_READY);
+    CHECK_STR(second.layers[1], first.layers[1]);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step two"), 2);
+    assert_false(builder_tidy(bench->builder));
+    assert_int_equal(*dropped, 1);
+}
+
+static void await_idle(struct bench *bench)
+{
+    for (int i = 0; i < 6000 && builder_is_busy(bench->builder); i++)
+        usleep(10000);
+    assert_false(builder_is_busy(bench->builder));
+}
+
+static void what_a_cancelled_build_was_on_goes_after_it(void **state)
+{
+    struct bench *bench = *state;
+    const unsigned *dropped = &bench->rig->fake.pause_calls[PAUSE_DROP];
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("sleep forever"))) };
+
+    struct str id = begin(bench, "mine", want);
+    while (!guestd_fake_count(&bench->guestd, "sleep forever"))
+        usleep(1000);
+    forget_steps(bench); /* its sandbox is on the layer */
+    assert_false(builder_tidy(bench->builder));
+    assert_int_equal(*dropped, 0);
+    builder_cancel(bench->builder, id, "build was cancelled");
+    assert_int_equal(await(bench, id).state, BUILD_ERROR);
+    await_idle(bench);
+    forget_steps(bench); /* if the sandbox had kept it from that before */
+    (void)builder_tidy(bench->builder);
+    assert_int_equal(*dropped, 1);
+}
+
+struct wanting {
+    struct build *build;
+    struct str layer;
+    atomic_bool has;
+};
+
+static void *want_layer(void *context)
+{
+    struct wanting *wanting = context;
+    struct holds *holds = &wanting->build->builder->holds;
+
+    pthread_mutex_lock(&holds->lock);
+    layers_hold(wanting->build, &wanting->layer, 1);
+    pthread_mutex_unlock(&holds->lock);
+    atomic_store(&wanting->has, true);
+    return NULL;
+}
+
+static void who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone(void **state)
+{
+    struct bench *bench = *state;
+    struct builder *builder = bench->builder;
+    struct str layer = STR("00000000000000000000000000000000000000000000000000000000000000bb"), list[] = { layer };
+    struct build *build = NEW(struct build);
+    struct wanting wanting = { .build = build, .layer = layer };
+    pthread_t thread;
+
+    build->builder = builder;
+    map_init(&build->held);
+    pthread_mutex_lock(&builder->holds.lock);
+    assert_int_equal(layers_doom(builder, list, 1, 1), 1);
+    assert_int_equal(layers_doom(builder, list, 1, 1), 0); /* by one at a time */
+    pthread_mutex_unlock(&builder->holds.lock);
+    assert_int_equal(pthread_create(&thread, NULL, want_layer, &wanting), 0);
+    usleep(50000);
+    assert_false(atomic_load(&wanting.has));
+    MUST(layers_drop(builder, list, 1, &err));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(atomic_load(&wanting.has));
+    pthread_mutex_lock(&builder->holds.lock);
+    assert_int_equal(layers_doom(builder, list, 1, 1), 0);
+    pthread_mutex_unlock(&builder->holds.lock);
+    build_let_go(build);
+    assert_int_equal(builder->holds.by_id.count, 0);
+    map_done(&build->held);
+    free(build);
+}
+
 static void check_no_room(const struct build_row *row, const char *reason, const char *step)
 {
     assert_int_equal(row->state, BUILD_ERROR);
@@ -699,6 +859,9 @@ int main(void)
         BENCH_CASE(a_team_has_so_many_builds),
         BENCH_CASE(what_builds_keep_has_a_cap),
         BENCH_CASE(a_build_that_writes_nothing_has_a_layer_of_its_own),
+        BENCH_CASE(a_sweep_takes_what_is_unused_and_nothing_that_a_build_is_on),
+        BENCH_CASE(what_a_cancelled_build_was_on_goes_after_it),
+        BENCH_CASE(who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone),
         BENCH_CASE(a_team_leaves_a_turn_to_others),
     };
 
