@@ -127,13 +127,14 @@ bool build_lines_tidy(struct store *store, int64_t now_us, struct err *err)
 
 /* ---- the cache ---- */
 
-bool kept_write(struct store *store, struct str kept_id, struct str team_id, uint64_t bytes, struct err *err)
+bool kept_write(struct store *store, const struct kept_row *row, struct err *err)
 {
-    return !kept_id.len || sql_exec(store->sql,
-                                    "INSERT INTO build_kept (kept_id, node_id, team_id, bytes) VALUES ($1, $2, $3, $4) "
-                                    "ON CONFLICT DO NOTHING",
-                                    SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id)), sql_text(team_id),
-                                             sql_int((int64_t)bytes)),
+    return !row->id.len || sql_exec(store->sql,
+                                    "INSERT INTO build_kept (kept_id, node_id, team_id, bytes, layer_bytes, step) "
+                                    "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+                                    SQL_ARGS(sql_text(row->id), sql_text(str_from(store->node_id)),
+                                             sql_text(row->team_id), sql_int((int64_t)row->bytes),
+                                             sql_int((int64_t)row->layer_bytes), sql_text(cut_line(row->step))),
                                     err);
 }
 
@@ -198,7 +199,13 @@ static bool step_write(struct store *store, const struct cached_step *row, struc
                              sql_text(row->context.user), sql_text(row->context.workdir), sql_text(row->context.envs),
                              sql_int((int64_t)row->bytes), sql_int(now_us)),
                     err) &&
-           kept_write(store, row->kept_id, row->team_id, row->bytes, err);
+           kept_write(store,
+                      &(struct kept_row){ .id = row->kept_id,
+                                          .team_id = row->team_id,
+                                          .step = row->text,
+                                          .bytes = row->bytes,
+                                          .layer_bytes = row->layer_bytes },
+                      err);
 }
 
 bool store_step_put(struct store *store, const struct cached_step *row, struct err *err)
@@ -219,6 +226,18 @@ bool store_step_put(struct store *store, const struct cached_step *row, struct e
 
 /* ---- what can go ---- */
 
+void note_ids(struct map *used, struct str list, struct arena *arena)
+{
+    struct str id;
+
+    while (str_cut(&list, ',', &id)) {
+        if (!id.len || map_get(used, id))
+            continue;
+        id = arena_copy(arena, id);
+        (void)map_put(used, id, (void *)id.at);
+    }
+}
+
 /* Puts what a query lists into the map: texts of ids, separated by commas. */
 static bool note_used(struct store *store, const char *query, struct map *used, struct arena *arena, struct err *err)
 {
@@ -228,22 +247,15 @@ static bool note_used(struct store *store, const char *query, struct map *used, 
     if (!sql_select(store->sql, query, SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err))
         return false;
     for (;;) {
-        uint32_t count;
         if (!sql_next(&rows, &there, err))
             return false;
         if (!there)
             return true;
-        const struct str *ids = list_split(sql_row_text(&rows, 0), arena, &count);
-        for (uint32_t i = 0; i < count; i++) {
-            if (!ids[i].len || map_get(used, ids[i]))
-                continue;
-            struct str id = arena_copy(arena, ids[i]);
-            map_put(used, id, (void *)id.at);
-        }
+        note_ids(used, sql_row_text(&rows, 0), arena);
     }
 }
 
-static bool note_holders(struct store *store, bool with_steps, struct map *used, struct arena *arena, struct err *err)
+bool note_holders(struct store *store, bool with_steps, struct map *used, struct arena *arena, struct err *err)
 {
     static const char *const holders[] = {
         "SELECT layers FROM builds WHERE state = 'ready' AND node_id = $1",
@@ -306,6 +318,17 @@ bool store_build_keep(struct store *store, struct str kept_id, struct err *err)
     return sql_exec(store->sql, "INSERT INTO build_kept (kept_id, node_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                     SQL_ARGS(sql_text(kept_id), sql_text(str_from(store->node_id))), err) ||
            err_wrap(err, "write down what is kept for a build");
+}
+
+bool store_build_measured(struct store *store, struct str kept_id, uint64_t layer_bytes, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql,
+                    "UPDATE build_kept SET layer_bytes = $1 WHERE kept_id = $2 AND node_id = $3 AND layer_bytes = 0",
+                    SQL_ARGS(sql_int((int64_t)layer_bytes), sql_text(kept_id), sql_text(str_from(store->node_id))),
+                    err) ||
+           err_wrap(err, "write down how large a layer is");
 }
 
 bool store_build_forget(struct store *store, struct str kept_id, struct err *err)

@@ -89,6 +89,7 @@ void build_read(const struct sql_rows *rows, struct arena *arena, struct build_r
         .start_cmd = read_text(rows, arena, 19),
         .ready_cmd = read_text(rows, arena, 20),
         .start_context = read_context(rows, arena, 21),
+        .from_template = read_text(rows, arena, 24),
     };
     for (int i = 0; i < BUILD_STATE_COUNT; i++)
         if (str_eq(state, state_name[i]))
@@ -515,8 +516,22 @@ bool store_build_begin(struct store *store, struct str build_id, struct err *err
     return sql_changed(store->sql) == 1 || err_set(err, ERR_CONFLICT, "build is not in waiting state");
 }
 
-static bool write_ready(struct store *store, const struct build_row *row, struct str team_id, int64_t now_us,
-                        struct arena *arena, struct err *err)
+static bool layers_write(struct store *store, const struct build_row *row, const struct build_row *before,
+                         struct err *err)
+{
+    for (uint32_t i = 0; i < row->layer_count; i++)
+        if (!sql_exec(store->sql,
+                      "INSERT INTO build_layers (build_id, layer, template_id, team_id) VALUES ($1, $2, $3, $4) "
+                      "ON CONFLICT DO NOTHING",
+                      SQL_ARGS(sql_text(row->id), sql_text(row->layers[i]), sql_text(before->template_id),
+                               sql_text(before->team_id)),
+                      err))
+            return false;
+    return true;
+}
+
+static bool write_ready(struct store *store, const struct build_row *row, const struct build_row *before,
+                        int64_t now_us, struct arena *arena, struct err *err)
 {
     if (row->layer_count == 0 || row->layer_count > LIMIT_LAYERS)
         return err_set(err, ERR_INTERNAL, "a build of %u layers, where 1 to %d are possible", row->layer_count,
@@ -524,15 +539,25 @@ static bool write_ready(struct store *store, const struct build_row *row, struct
     return sql_exec(store->sql,
                     "UPDATE builds SET state = 'ready', updated_us = $1, finished_us = $1, layers = $2, image = $3, "
                     "run_user = $4, run_workdir = $5, run_envs = $6, start_cmd = $7, ready_cmd = $8, start_user = $9, "
-                    "start_workdir = $10, start_envs = $11, disk_mb = $12, guestd_version = $13 WHERE id = $14",
+                    "start_workdir = $10, start_envs = $11, disk_mb = $12, guestd_version = $13, "
+                    "from_template = $14 WHERE id = $15",
                     SQL_ARGS(sql_int(now_us), sql_text(list_join(row->layers, row->layer_count, arena)),
                              sql_text(row->image), sql_text(row->context.user), sql_text(row->context.workdir),
                              sql_text(row->context.envs), sql_text(row->start_cmd), sql_text(row->ready_cmd),
                              sql_text(row->start_context.user), sql_text(row->start_context.workdir),
                              sql_text(row->start_context.envs), sql_int(row->disk_mb), sql_text(row->guestd_version),
-                             sql_text(row->id)),
+                             sql_text(row->from_template), sql_text(row->id)),
                     err) &&
-           kept_write(store, row->image, team_id, row->image_bytes, err);
+           kept_write(
+               store,
+               &(struct kept_row){ .id = row->image,
+                                   .team_id = before->team_id,
+                                   .step = arena_format(arena, "START %.*s", (int)MIN(row->start_cmd.len, (size_t)4000),
+                                                        row->start_cmd.at),
+                                   .bytes = row->image_bytes,
+                                   .layer_bytes = row->image_bytes },
+               err) &&
+           layers_write(store, row, before, err);
 }
 
 static bool finish(struct store *store, const struct build_row *row, struct arena *arena, struct err *err)
@@ -544,7 +569,7 @@ static bool finish(struct store *store, const struct build_row *row, struct aren
         return false;
     if (before.state == BUILD_READY || before.state == BUILD_ERROR)
         return err_set(err, ERR_CONFLICT, "the build has ended already");
-    if (row->state == BUILD_READY ? !write_ready(store, row, before.team_id, now_us, arena, err)
+    if (row->state == BUILD_READY ? !write_ready(store, row, &before, now_us, arena, err)
                                   : !fail_build(store, row->id, row->reason, now_us, err) ||
                                         !sql_exec(store->sql, "UPDATE builds SET reason_step = $1 WHERE id = $2",
                                                   SQL_ARGS(sql_text(row->reason_step), sql_text(row->id)), err))

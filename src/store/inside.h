@@ -93,7 +93,8 @@ bool template_unused(struct store *store, struct str template_id, struct str tea
 #define BUILD_COLUMNS                                                                                         \
     "b.id, b.template_id, b.team_id, b.state, b.reason, b.reason_step, b.cpu_count, b.memory_mb, b.disk_mb, " \
     "b.guestd_version, b.created_us, b.updated_us, b.finished_us, b.tags, b.layers, b.image, b.run_user, "    \
-    "b.run_workdir, b.run_envs, b.start_cmd, b.ready_cmd, b.start_user, b.start_workdir, b.start_envs"
+    "b.run_workdir, b.run_envs, b.start_cmd, b.ready_cmd, b.start_user, b.start_workdir, b.start_envs, "      \
+    "b.from_template"
 void build_read(const struct sql_rows *rows, struct arena *arena, struct build_row *out);
 /* At most one row; *out_there says whether. */
 bool build_find(struct store *store, const char *query, const struct sql_value *args, size_t count, struct arena *arena,
@@ -104,8 +105,19 @@ struct str list_join(const struct str *items, uint32_t count, struct arena *aren
 /* build_tags.c: adds assignments; inside a transaction. */
 bool tags_write(struct store *store, struct str template_id, struct str build_id, const struct str *tags,
                 uint32_t count, struct err *err) must_use;
-/* build_steps.c: the driver keeps something for us. An empty id is nothing. */
-bool kept_write(struct store *store, struct str kept_id, struct str team_id, uint64_t bytes, struct err *err) must_use;
+/* build_steps.c: the driver keeps something for us. Without an id it is nothing. */
+struct kept_row {
+    struct str id, team_id, step;
+    uint64_t bytes, layer_bytes;
+};
+bool kept_write(struct store *store, const struct kept_row *row, struct err *err) must_use;
+/*
+ * build_steps.c: puts the layers of all rows of this node into the map, by id: builds, snapshots, sandboxes, and if wanted, the
+ * cache. Keys are in the arena.
+ */
+bool note_holders(struct store *store, bool with_steps, struct map *used, struct arena *arena, struct err *err)
+    must_use;
+void note_ids(struct map *used, struct str list, struct arena *arena); /* ids, separated by commas */
 
 /*
  * All rows that are left, by read(rows, arena, row), into an array in the arena that doubles as it fills. False and nothing

@@ -261,6 +261,7 @@ struct build_row {
     struct build_context context;
     struct str start_cmd, ready_cmd;    /* empty: none */
     struct build_context start_context; /* that they run in */
+    struct str from_template;           /* id of the built template that it was made from; empty: another source */
 };
 struct built_template {
     struct str id, team_id, team_slug;
@@ -390,7 +391,9 @@ struct cached_step {
     uint32_t layer_count;
     const struct str *layers; /* lowest first, with the new one */
     struct build_context context;
-    uint64_t bytes;
+    uint64_t bytes;       /* with those of an image's layers that it has brought */
+    uint64_t layer_bytes; /* only written, by _put(): of its layer alone… */
+    struct str text;      /* …and the step as its author wrote it */
     int64_t created_us, used_us;
 };
 /* Also notes that it was used. ERR_NOT_FOUND. */
@@ -407,6 +410,8 @@ bool store_builds_unused(struct store *store, int64_t before_us, struct arena *a
 bool store_build_forget(struct store *store, struct str kept_id, struct err *err) must_use;
 /* The driver keeps this for builds that no row tells of yet: without one, _unused() finds it. Twice is fine. */
 bool store_build_keep(struct store *store, struct str kept_id, struct err *err) must_use;
+/* It takes so much, which is not known when it is written down. */
+bool store_build_measured(struct store *store, struct str kept_id, uint64_t layer_bytes, struct err *err) must_use;
 /* What this node keeps for builds and steps takes on disk, of a team and of all. */
 bool store_build_bytes(struct store *store, struct str team_id, uint64_t *out_of_team, uint64_t *out_of_all,
                        struct err *err) must_use;
@@ -419,6 +424,66 @@ bool store_steps_evict(struct store *store, struct str team_id, int64_t before_u
                        struct str **out_kept_ids, size_t *out_count, struct err *err) must_use;
 /* Is it kept for a build or a step, and not by a template or a snapshot? */
 bool store_build_keeps(struct store *store, struct str kept_id, bool *out, struct err *err) must_use;
+
+/* ---- what builds take on disk: build_disk.c ---- */
+
+/*
+ * Who may know what: layers of images are common to teams, and steps are their authors'. So the text of a step is given only
+ * to the team that has made it, and what is shared is said only of templates of the same team and of the operator.
+ */
+struct layer_row {
+    struct str id;
+    bool is_known;     /* it was made by a build: its size is known */
+    bool is_operators; /* of a template that the operator has made */
+    bool is_shared;    /* also of another template of the team, or of the operator */
+    uint64_t bytes;
+    struct str step; /* empty: of an image, or of another team */
+};
+/* Of the template with this id, for a team. */
+bool store_layer_list(struct store *store, struct str team_id, struct str template_id, const struct str *layers,
+                      uint32_t count, struct arena *arena, struct layer_row **out, struct err *err) must_use;
+/* Who of this team is based on a template now. */
+struct template_uses {
+    uint64_t sandboxes, snapshots, templates;
+};
+bool store_template_uses(struct store *store, struct str team_id, struct str template_id, struct template_uses *out,
+                         struct err *err) must_use;
+
+enum { STORE_DISK_TAGS = 20 };
+struct template_disk {
+    struct str id, team_slug;
+    struct str alias; /* the first one; empty: none */
+    bool is_public;
+    uint64_t build_count;             /* ready ones */
+    uint64_t own_bytes, shared_bytes; /* of their layers: of no other template, and of others of the team as well */
+    uint64_t tag_count;
+    struct str tags[STORE_DISK_TAGS]; /* the first ones */
+};
+struct build_disk {
+    struct template_disk *templates; /* oldest first */
+    size_t count;
+    uint64_t template_bytes; /* each layer once */
+    uint64_t cache_bytes;    /* of layers that no template has */
+};
+/* Of a team, or if its id is empty, of all: then layers that teams have in common are shared. */
+bool store_build_disk(struct store *store, struct str team_id, struct arena *arena, struct build_disk *out,
+                      struct err *err) must_use;
+
+struct cache_prune {
+    struct str team_id;                               /* empty: of all */
+    bool dry_run;                                     /* only say what would go */
+    bool (*is_held)(void *context, struct str layer); /* what a build that runs is on stays; NULL: none */
+    void *context;
+};
+struct cache_pruned {
+    uint64_t steps;
+    uint64_t bytes;
+    struct str *kept_ids; /* the driver drops each, then _forget() it; not with dry_run */
+    size_t count;
+};
+/* Removes the steps that no build, snapshot or sandbox is on. What they and others have left without use can be dropped. */
+bool store_cache_prune(struct store *store, const struct cache_prune *want, struct arena *arena,
+                       struct cache_pruned *out, struct err *err) must_use;
 
 /* ---- sandboxes ---- */
 

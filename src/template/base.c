@@ -83,6 +83,7 @@ static bool from_build(struct build *build)
         return build_fail_err(build, &err);
     begin_with(build, row.layer_count, row.layers);
     build->chain.workdir = row.context.workdir;
+    build->from_template = row.template_id;
     build->start_cmd = row.start_cmd;
     build->ready_cmd = row.ready_cmd;
     build->start_chain.user = row.start_context.user;
@@ -156,6 +157,8 @@ static bool unpack_layers(struct build *build, const struct pulled *image)
                                     "the image's files are larger than %llu MB, the largest size of a file system",
                                     (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20))
                        : build_fail(build, "failed to unpack layer sha256:%.12s: %s", layer->diff_hex, err.message);
+        if (!store_build_measured(build->builder->config.store, layers[i], kept->layer_bytes, &err))
+            return build_fail_err(build, &err);
         want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
         build->image_bytes += kept->layer_bytes;
         memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
@@ -236,6 +239,7 @@ static bool from_image(struct build *build)
               key);
     if (is_hit)
         return true;
+    build->text = arena_format(&build->arena, "FROM %.*s", STR_ARG(build->want.from_image));
     if (pull(build, kept)) {
         memcpy(build->chain.key, key, sizeof key);
         return cache_keep(build, kept);

@@ -312,6 +312,8 @@ bool cache_keep(struct build *build, const struct kept *kept)
         .layers = chain->layers,
         .context = { .user = chain->user, .workdir = chain->workdir },
         .bytes = bytes,
+        .layer_bytes = kept ? kept->layer_bytes : 0,
+        .text = build->text,
     };
     struct arena scratch;
     struct err err, ignored;

@@ -116,6 +116,7 @@ static bool hold_layers(struct build *build)
         return false;
     if (is_hit)
         return true;
+    build->text = STR("");
     kept = ARENA_NEW(&build->arena, struct kept);
     if (workplace_open(&place, build) && workplace_seal(&place, kept)) {
         memcpy(build->chain.key, key, sizeof key);
@@ -146,6 +147,7 @@ bool run_finalize(struct build *build, struct build_row *row)
     row->layer_count = build->chain.layer_count;
     row->context.user = want->dialect == DIALECT_2_0 ? STR("") : build->chain.user;
     row->context.workdir = want->dialect == DIALECT_2_0 ? STR("") : build->chain.workdir;
+    row->from_template = build->from_template;
     row->start_cmd = build->start_cmd;
     row->ready_cmd = build->ready_cmd;
     row->start_context =

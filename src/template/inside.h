@@ -56,10 +56,12 @@ struct build {
     struct chain chain;
     struct map held;   /* layers that it is on: struct hold of sweep.c */
     bool is_forced;    /* from here on nothing is taken from the cache */
+    struct str text;   /* of the present step, as its author wrote it: what its layer is said to be made by */
     char step[16];     /* as the reason names it: "base", "1", "finalize" */
     char prefix[32];   /* of lines about the step: "builder 1/2" */
     struct str reason; /* why it has failed */
     /* Of the template that it is from: */
+    struct str from_template; /* its id, if it is one that was built */
     struct str start_cmd, ready_cmd;
     struct chain start_chain; /* that they run in: only its user, workdir and envs */
 

@@ -159,6 +159,7 @@ bool run_default_user(struct build *build)
     build_say(build, BUILD_INFO, "%s[base] DEFAULT USER " DEFAULT_USER " [%s]", is_hit ? "CACHED " : "", key);
     if (is_hit)
         return true;
+    build->text = STR("USER " DEFAULT_USER);
     struct chain before = build->chain;
     memcpy(build->chain.key, key, sizeof key);
     if (set_user(build, &place, STR(DEFAULT_USER), true, &is_changed))
@@ -322,17 +323,17 @@ static void step_key(const struct build *build, const struct build_step *step, c
     arena_done(&arena);
 }
 
-static void say_step(struct build *build, const struct build_step *step, const char *key, bool is_hit)
+static struct str step_text(const struct build_step *step, struct arena *arena)
 {
-    struct buf line = buf_make(&build->log.arena, LIMIT_BUILD_LINE_BYTES);
+    struct buf line = buf_make(arena, LIMIT_BUILD_LINE_BYTES);
 
+    buf_add(&line, str_of(step->type_text.at, MIN(step->type_text.len, (size_t)60)));
     for (uint32_t i = 0; i < step->arg_count; i++)
-        if (line.len + step->args[i].len < LIMIT_BUILD_LINE_BYTES - 200) {
+        if (line.len + step->args[i].len < LIMIT_BUILD_LINE_BYTES - 140) {
             buf_add_char(&line, ' ');
             buf_add(&line, step->args[i]);
         }
-    build_say(build, BUILD_INFO, "%s[%s] %.*s%.*s [%s]", is_hit ? "CACHED " : "", build->prefix,
-              (int)MIN(step->type_text.len, (size_t)60), step->type_text.at, STR_ARG(buf_str(&line)), key);
+    return buf_str(&line);
 }
 
 static bool one_step(struct build *build, const struct build_step *step)
@@ -345,7 +346,8 @@ static bool one_step(struct build *build, const struct build_step *step)
     step_key(build, step, key);
     if (!cache_begin(build, key, &is_hit))
         return false;
-    say_step(build, step, key, is_hit);
+    build->text = step_text(step, &build->arena);
+    build_say(build, BUILD_INFO, "%s[%s] %.*s [%s]", is_hit ? "CACHED " : "", build->prefix, STR_ARG(build->text), key);
     if (is_hit)
         return true;
     struct chain before = build->chain;
