@@ -1,6 +1,6 @@
 /*
- * `cloister template build NAME`: local, as root, outside every role. It runs Debian's package scripts as root, so it
- * is a command for the administrator of the machine and not an API call.
+ * `cloister template build NAME`: local, as root, outside every role. It writes to the data directory itself, so it is a
+ * command for the administrator of the machine and not an API call.
  *
  * A child builds, in a process group of its own with everything it starts, so that an interrupt reaches only the
  * parent. The parent then kills the child and its descendants, waits until all have ended, and removes what was

@@ -1,8 +1,8 @@
 /*
  * Theory of operation: the recipe (suite, packages, mmdebstrap's options, every file below) is hashed. If there
  * is a `base` with that hash and its layers exist, nothing is built. Otherwise mmdebstrap runs as a child and fills
- * tmp/base; bootstrap_customize() writes our files into it; layer_seal() names the layer; template_save() makes it the
- * new `base`. An older `base` passes its id on, so that references to the template stay valid.
+ * tmp/base, as root of a user namespace alone (build.c); bootstrap_customize() writes our files into it; layer_seal()
+ * names the layer; template_save() makes it the new `base`. packages/base says which packages it has. An older `base` passes its id on, so that references to the template stay valid.
  *
  * Every shell command of an SDK is a login shell and runs /etc/profile. Debian's starts processes; ours does not.
  */
@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
@@ -29,6 +30,11 @@
 
 #define DEFAULT_SUITE "trixie"
 #define BUILD_NAME "base" /* in tmp/ */
+#define PACKAGE_MARK "package: "
+
+/* Not part of the recipe: it changes nothing in the tree. */
+#define LIST_PACKAGES \
+    "--customize-hook=chroot \"$1\" dpkg-query -W -f '" PACKAGE_MARK "${binary:Package} ${Version}\\n'"
 
 enum {
     GUEST_UID = 1000,
@@ -61,7 +67,7 @@ static const char *const mmdebstrap_options[] = {
     "--dpkgopt=path-exclude=/usr/share/locale/*",
     "--dpkgopt=path-exclude=/usr/share/gtk-doc/*",
     "--aptopt=Acquire::Languages \"none\"",
-    /* Only root can enter tmp/, so apt cannot download as its own user. */
+    /* As the one user that is sure to reach the tree. */
     "--aptopt=APT::Sandbox::User \"root\"",
     "--customize-hook=chroot \"$1\" useradd --uid 1000 --user-group --groups sudo --shell /bin/bash --create-home user",
     /* vim-tiny is `vi` alone. An alternative, so that an installed vim takes its place. */
@@ -168,8 +174,8 @@ static bool make_dir(int root_fd, const struct made_dir *want, struct err *err)
         return false;
     if (mkdirat(parent_fd, name, 0700) < 0 && errno != EEXIST)
         return err_sys(err, "make /%s", want->path);
-    if (fchownat(parent_fd, name, want->owner, want->owner, AT_SYMLINK_NOFOLLOW) < 0 ||
-        fchmodat(parent_fd, name, want->mode, 0) < 0)
+    auto_close int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fchown(fd, want->owner, want->owner) < 0 || fchmod(fd, want->mode) < 0)
         return err_sys(err, "set up /%s", want->path);
     return true;
 }
@@ -351,6 +357,7 @@ struct builder {
     const char *const *argv; /* of mmdebstrap */
     struct bootstrap_meter meter;
     char last_error[BUILD_LINE_BYTES]; /* the newest line that starts with E: */
+    struct buf *packages;              /* as packages/base lists them */
 };
 
 static void tell(const struct builder *builder, unsigned percent, const char *phase)
@@ -366,7 +373,9 @@ static void take_line(void *context, struct str line)
     if (bootstrap_meter_line(&builder->meter, line))
         tell(builder, builder->meter.percent, builder->meter.phase);
     struct str said = line;
-    if (str_skip(&said, STR("E: ")))
+    if (str_skip(&said, STR(PACKAGE_MARK)))
+        buf_format(builder->packages, "%.*s\n", STR_ARG(said));
+    else if (str_skip(&said, STR("E: ")))
         (void)snprintf(builder->last_error, sizeof builder->last_error, "%.*s", STR_ARG(said));
 }
 
@@ -393,8 +402,7 @@ static void exec_mmdebstrap(void *context)
     build_give_up("cannot start mmdebstrap; is it installed");
 }
 
-static bool run_mmdebstrap(struct builder *builder, const char *suite, const char *mirror, const char *target,
-                           struct err *err)
+static bool run_mmdebstrap(struct builder *builder, const char *suite, const char *mirror, int tree_fd, struct err *err)
 {
     char include[sizeof packages + 16];
     const char *argv[COUNT_OF(mmdebstrap_options) + 8];
@@ -405,16 +413,16 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
     argv[count++] = "mmdebstrap";
     for (size_t i = 0; i < COUNT_OF(mmdebstrap_options); i++)
         argv[count++] = mmdebstrap_options[i];
+    argv[count++] = LIST_PACKAGES;
     argv[count++] = include;
     argv[count++] = suite;
-    argv[count++] = target;
+    argv[count++] = BUILD_TREE;
     if (mirror)
         argv[count++] = mirror; /* else mmdebstrap's own default, with updates and security */
     argv[count] = NULL;
 
     builder->argv = argv;
-    /* SIGTERM: mmdebstrap then removes its own mounts and files. */
-    const struct build_child child = { exec_mmdebstrap, take_line, builder, SIGTERM, -1 };
+    const struct build_child child = { exec_mmdebstrap, take_line, builder, SIGKILL, -1, tree_fd };
     if (!build_run(&child, &fine, err))
         return false;
     return fine || err_set(err, ERR_UNAVAILABLE, "mmdebstrap failed: %s",
@@ -457,20 +465,15 @@ static bool build_layer(struct builder *builder, int data_fd, const char *suite,
                         char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
     auto_close int tmp_fd = openat(data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char tmp[LIMIT_PATH_BYTES], target[LIMIT_PATH_BYTES];
 
-    if (tmp_fd < 0)
-        return err_sys(err, "open directory tmp");
-    if (!build_path(tmp_fd, tmp, sizeof tmp, err))
-        return false;
-    if ((size_t)snprintf(target, sizeof target, "%s/" BUILD_NAME, tmp) >= sizeof target)
-        return err_set(err, ERR_LIMIT, "the path of the data directory is too long");
-    if (!run_mmdebstrap(builder, suite, mirror, target, err))
+    if (tmp_fd < 0 || mkdirat(tmp_fd, BUILD_NAME, 0755) < 0)
+        return err_sys(err, "make tmp/" BUILD_NAME);
+    auto_close int root_fd = openat(tmp_fd, BUILD_NAME, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (root_fd < 0 || fchmod(root_fd, 0755) < 0) /* whatever the umask */
+        return err_sys(err, "open tmp/" BUILD_NAME);
+    if (!run_mmdebstrap(builder, suite, mirror, root_fd, err))
         return false;
     tell(builder, 91, "setting up shells, sudo and names");
-    auto_close int root_fd = openat(tmp_fd, BUILD_NAME, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (root_fd < 0)
-        return err_sys(err, "open the new root");
     if (!bootstrap_customize(root_fd, err))
         return err_wrap(err, "customize");
     tell(builder, 93, "writing to disk");
@@ -486,7 +489,8 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
 {
     const char *suite = want->suite ? want->suite : DEFAULT_SUITE;
     const char *mirror = want->mirror ? want->mirror : getenv("CLOISTER_DEBIAN_MIRROR");
-    struct builder builder = { .want = want };
+    auto_buf struct buf installed = buf_make(NULL, BUILD_PACKAGES_BYTES);
+    struct builder builder = { .want = want, .packages = &installed };
     struct template base = { .cpu_millis = BASE_CPU_MILLIS, .memory_bytes = BASE_MEMORY_BYTES, .layer_count = 1 };
     struct template before;
     char recipe[LAYER_HEX_BYTES];
@@ -514,7 +518,8 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
     (void)snprintf(base.name, sizeof base.name, "base");
     memcpy(base.recipe, recipe, sizeof recipe);
     base.created_us = clock_wall_us();
-    if (!template_save(data_fd, &base, err))
+    if (!build_note_packages(data_fd, "base", base.layers[0], buf_str(&installed), err) ||
+        !template_save(data_fd, &base, err))
         return false;
     tell(&builder, 100, "done");
     *out = base;

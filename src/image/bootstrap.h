@@ -4,7 +4,8 @@
  * mmdebstrap unpacks and configures the packages into tmp/, we add the user, sudo's rule, shell start-up files and the
  * like, and the result is sealed as a layer. A template of the same recipe is not built again.
  *
- * Where      As root and outside every role: it runs Debian's package scripts, which are trusted like the host's own.
+ * Where      As root and outside every role. Debian's package scripts run in namespaces of their own, as a root that is
+ *            nobody on the host (build.h).
  * Threads    Blocks for minutes. One at a time per data directory.
  * Failure    Leaves at most files in tmp/, which the next run removes; never a half-made template.
  */

@@ -239,7 +239,7 @@ static bool run_recipe(const struct recipe *recipe, const struct place *place, i
 {
     auto_close int log_fd = openat(tmp_fd, LOG_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     struct script_run run = { .want = want, .recipe = recipe, .place = place };
-    const struct build_child child = { run_script, take_line, &run, SIGKILL, log_fd };
+    const struct build_child child = { run_script, take_line, &run, SIGKILL, log_fd, -1 };
     bool fine;
 
     if (!build_run(&child, &fine, err))

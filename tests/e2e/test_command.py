@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import tempfile
 
 import pytest
 from server import ROOT, Server, build_dir, free_port, wait_for
@@ -40,33 +41,48 @@ def run(*command, **options):
     )
 
 
-def fake_mmdebstrap(home, started):
-    """Makes a little of a tree, then waits, with a grandchild in a session of its own that would wait on."""
-    home.mkdir()
+@pytest.fixture
+def fake_bin():
+    """A directory that every user can read, for programs that a build finds in place of the real ones: /tmp is hidden there."""
+    with tempfile.TemporaryDirectory(dir="/var/lib", prefix="cloister-test-bin.") as name:
+        os.chmod(name, 0o755)
+        yield pathlib.Path(name)
+
+
+def fake_mmdebstrap(home, text):
     script = home / "mmdebstrap"
-    script.write_text(
-        "#!/bin/sh\n"
-        'for word; do case "$word" in /*/tmp/base) mkdir -p "$word/etc/deep"; : >"$word/etc/deep/file" ;; esac; done\n'
-        'echo "I: running apt-get update"\n'
-        f"setsid sh -c 'echo $$ >{started}.new; mv {started}.new {started}; exec sleep 1000' &\n"
-        "wait\n"
-    )
+    script.write_text(f"#!/bin/sh\n{text}")
     script.chmod(0o755)
+    return {**os.environ, "PATH": f"{home}:{os.environ['PATH']}"}
 
 
-def has_ended(pid):
-    """Also if nobody has taken note of it yet."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+def endless_mmdebstrap(home):
+    """Makes a little of a tree, then waits, with a grandchild in a session of its own that would wait on."""
+    return fake_mmdebstrap(
+        home,
+        'for word; do case "$word" in /tmp/*) mkdir -p "$word/etc/deep"; cd "$word/etc/deep" ;; esac; done\n'
+        'echo "I: running apt-get update"\n'
+        f"setsid sh -c ': >started; sleep 1000; :' {home} &\n"
+        "wait\n",
+    )
+
+
+def runs(word):
+    """Is there a process with this word in its command line?"""
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if f"\0{word}\0".encode() in path.read_bytes():
+                return True
+        except OSError:
+            pass
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, number):
-    data, started = tmp_path / "data", tmp_path / "started"
-    fake_mmdebstrap(tmp_path / "bin", started)
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, fake_bin, number):
+    data = tmp_path / "data"
+    started = data / "tmp" / "base" / "etc" / "deep" / "started"
+    env = endless_mmdebstrap(fake_bin)
     command = [str(build_dir() / "cloister"), "template", "build", "base", "--data", str(data)]
     with subprocess.Popen(
         command,
@@ -77,7 +93,8 @@ def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, num
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # whatever these tests were started from
     ) as building:
         assert wait_for(started.exists)
-        assert os.listdir(data / "tmp") == ["base"]
+        assert os.listdir(data / "tmp") == ["base"] and started.stat().st_uid == 0
+        assert wait_for(lambda: runs(fake_bin))
         building.send_signal(number)
         out, err = building.communicate(timeout=60)
     assert building.returncode == 128 + number, err
@@ -85,13 +102,13 @@ def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, num
     assert out == ""
     for name in ("tmp", "layers", "templates"):
         assert os.listdir(data / name) == []
-    assert wait_for(lambda: has_ended(int(started.read_text())))
+    assert wait_for(lambda: not runs(fake_bin))
 
 
-def test_a_build_in_the_background_is_not_interrupted(tmp_path):
-    data, started = tmp_path / "data", tmp_path / "started"
-    fake_mmdebstrap(tmp_path / "bin", started)
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+def test_a_build_in_the_background_is_not_interrupted(tmp_path, fake_bin):
+    data = tmp_path / "data"
+    started = data / "tmp" / "base" / "etc" / "deep" / "started"
+    env = endless_mmdebstrap(fake_bin)
     command = [str(build_dir() / "cloister"), "template", "build", "base", "--data", str(data)]
     with subprocess.Popen(
         command, env=env, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,11 +120,8 @@ def test_a_build_in_the_background_is_not_interrupted(tmp_path):
     assert building.returncode == 128 + signal.SIGTERM
 
 
-def test_a_build_that_fails_says_why(tmp_path):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "mmdebstrap").write_text("#!/bin/sh\necho 'E: no such mirror'\nexit 25\n")
-    (tmp_path / "bin" / "mmdebstrap").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+def test_a_build_that_fails_says_why(tmp_path, fake_bin):
+    env = fake_mmdebstrap(fake_bin, "echo 'E: no such mirror'\nexit 25\n")
     result = run(build_dir() / "cloister", "template", "build", "base", "--data", tmp_path / "data", env=env)
     assert result.returncode == 8 and "mmdebstrap failed: no such mirror" in result.stderr, result
 

@@ -104,11 +104,34 @@ static void a_fresh_tree_becomes_base(void **state)
     assert_int_equal(rmdir(place), 0);
 }
 
+static void a_directory_that_is_a_link_is_refused(void **state)
+{
+    (void)state;
+    char place[] = "/tmp/cloister-bootstrap.XXXXXX";
+    struct stat st;
+    struct err err;
+
+    if (geteuid() != 0)
+        skip();
+    assert_non_null(mkdtemp(place));
+    auto_close int place_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(mkdirat(place_fd, "root", 0755), 0);
+    assert_int_equal(mkdirat(place_fd, "host", 0700), 0);
+    auto_close int fd = openat(place_fd, "root", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    make_dirs(fd);
+    assert_int_equal(symlinkat("../../../host", fd, "home/user/.local"), 0);
+    assert_false(bootstrap_customize(fd, &err));
+    assert_int_equal(fstatat(place_fd, "host", &st, 0), 0);
+    assert_true(st.st_uid == 0 && (st.st_mode & 07777) == 0700);
+    assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(progress_only_grows_and_knows_its_phase),
         CASE(a_fresh_tree_becomes_base),
+        CASE(a_directory_that_is_a_link_is_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

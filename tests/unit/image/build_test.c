@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/remove.h"
 #include "test.h"
 
 struct build {
@@ -35,14 +37,19 @@ static void take_line(void *context, struct str line)
     (void)snprintf(build->lines + used, sizeof build->lines - used, "<%.*s>", STR_ARG(line));
 }
 
-static bool run_build(struct build *build, int log_fd)
+static bool run_build_in(struct build *build, int log_fd, int tree_fd)
 {
-    const struct build_child child = { run, take_line, build, SIGKILL, log_fd };
+    const struct build_child child = { run, take_line, build, SIGKILL, log_fd, tree_fd };
     bool fine = false;
     struct err err;
 
     assert_true(build_run(&child, &fine, &err));
     return fine;
+}
+
+static bool run_build(struct build *build, int log_fd)
+{
+    return run_build_in(build, log_fd, -1);
 }
 
 static void output_is_read_by_the_line_and_copied_to_the_log(void **state)
@@ -101,6 +108,111 @@ static void a_long_line_is_cut(void **state)
     assert_non_null(strstr(build.lines, "x><next>"));
 }
 
+/* ---- apart from the host ---- */
+
+static void make_tree(char *place, int *out_fd)
+{
+    assert_non_null(mkdtemp(place));
+    assert_int_equal(chmod(place, 0755), 0);
+    *out_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(*out_fd >= 0);
+}
+
+static void a_tree_is_filled_by_a_root_that_is_nobody_on_the_host(void **state)
+{
+    /* What is left running ends with the program. */
+    struct build build = {
+        .script = "cd " BUILD_TREE " && id -u && touch mine theirs && chown 1000:1001 theirs && chmod 4755 theirs &&"
+                  " read a b c </proc/self/uid_map && echo $a $c && test $b -gt 1000000 && { sleep 1000 & }"
+    };
+    char place[] = "/tmp/build-test-XXXXXX";
+    struct stat st;
+    struct err err;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    auto_close int tree_fd = -1;
+    make_tree(place, &tree_fd);
+    assert_true(run_build_in(&build, -1, tree_fd));
+    assert_string_equal(build.lines, "<0><0 65536>");
+    assert_int_equal(fstatat(tree_fd, "mine", &st, AT_SYMLINK_NOFOLLOW), 0);
+    assert_true(st.st_uid == 0 && st.st_gid == 0);
+    assert_int_equal(fstatat(tree_fd, "theirs", &st, AT_SYMLINK_NOFOLLOW), 0);
+    assert_true(st.st_uid == 1000 && st.st_gid == 1001 && (st.st_mode & 07777) == 04755);
+    assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
+static void what_is_kept_apart_cannot_touch_the_host(void **state)
+{
+    static const char *const tries[] = {
+        "touch /etc/build-test",
+        "touch /var/tmp/build-test",
+        "cat /etc/shadow",
+        "mknod " BUILD_TREE "/n c 1 3",
+        "mount -o remount,rw /",
+        "umount /tmp",
+        "echo 1 | dd of=/proc/sys/vm/drop_caches",
+        "test $(echo /proc/[0-9]* | wc -w) -gt 5",
+        "ls /tmp/build-test-*",
+        "test -e /proc/self/fd/4",
+        "grep -q 'NoNewPrivs:.0' /proc/self/status",
+        "chroot /proc/1/root cat /etc/shadow",
+    };
+    char place[] = "/tmp/build-test-XXXXXX";
+    struct err err;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    auto_close int tree_fd = -1;
+    make_tree(place, &tree_fd);
+    for (size_t i = 0; i < COUNT_OF(tries); i++) {
+        char script[256];
+        struct build build = { .script = script };
+        (void)snprintf(script, sizeof script, "if %s 2>/dev/null; then echo done; fi; echo over", tries[i]);
+        assert_true(run_build_in(&build, -1, tree_fd));
+        if (strcmp(build.lines, "<over>") != 0)
+            fail_msg("%s: %s", tries[i], build.lines);
+    }
+    assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
+static void the_end_of_a_child_apart_is_told(void **state)
+{
+    struct build failed = { .script = "echo 'E: no room'; exit 3" }, killed = { .script = "kill -9 $$" },
+                 absent = { 0 };
+    char place[] = "/tmp/build-test-XXXXXX";
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    auto_close int tree_fd = -1;
+    make_tree(place, &tree_fd);
+    assert_false(run_build_in(&failed, -1, tree_fd));
+    assert_string_equal(failed.lines, "<E: no room>");
+    assert_false(run_build_in(&killed, -1, tree_fd));
+    assert_false(run_build_in(&absent, -1, tree_fd));
+    assert_string_equal(absent.lines, "<E: start it: No such file or directory>");
+    assert_int_equal(rmdir(place), 0);
+}
+
+static void packages_are_noted_with_their_layer(void **state)
+{
+    char place[] = "/tmp/build-test-XXXXXX";
+    auto_free char *text = NULL;
+    struct err err;
+
+    (void)state;
+    auto_close int data_fd = -1;
+    make_tree(place, &data_fd);
+    assert_true(build_note_packages(data_fd, "base", "aa11", STR("bash 5.2\n"), &err));
+    assert_true(build_note_packages(data_fd, "base", "bb22", STR("bash 5.3\n"), &err));
+    assert_true(fd_read_file(data_fd, "packages/base", 1000, &text, NULL, &err));
+    assert_string_equal(text, "# What layer bb22 of the template base has\nbash 5.3\n");
+    assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +220,10 @@ int main(void)
         cmocka_unit_test(a_child_that_fails_or_cannot_start_is_not_fine),
         cmocka_unit_test(mounts_of_the_child_end_with_it),
         cmocka_unit_test(a_long_line_is_cut),
+        cmocka_unit_test(a_tree_is_filled_by_a_root_that_is_nobody_on_the_host),
+        cmocka_unit_test(what_is_kept_apart_cannot_touch_the_host),
+        cmocka_unit_test(the_end_of_a_child_apart_is_told),
+        cmocka_unit_test(packages_are_noted_with_their_layer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
