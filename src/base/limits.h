@@ -173,6 +173,7 @@
 #define LIMIT_IMAGE_ENVS 1024                  /* variables of an image… */
 #define LIMIT_IMAGE_ENV_BYTES (256 * 1024)     /* …all together: what execve(2) takes is more */
 #define LIMIT_PULLS 8                          /* at once: each build has one, and a look at a digest */
+#define LIMIT_PULL_LAYERS 3                    /* of an image under way at once, a thread each, as Docker has it */
 #define LIMIT_PULL_MS (45 * 60 * 1000)         /* one image, of LIMIT_BUILD_MS */
 #define LIMIT_PULL_CPU_S 1200                  /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
 #define LIMIT_PULL_MEMORY_BYTES (UINT64_C(1) << 30) /* of a child; most is address space of libraries */

@@ -55,7 +55,8 @@ struct forker {
 
 /*
  * child_main() - answers one request.
- *   must      close all descriptors but its connection; limit memory and time; load its seccomp list; in this order
+ *   must      close all descriptors but its connection; limit memory and time; start its threads; load its seccomp list; in
+ *             this order
  *   must not  touch the parent's loop and channels: they are copies
  */
 static no_return void child_main(const struct forker *forker, int connection)
@@ -71,7 +72,8 @@ static no_return void child_main(const struct forker *forker, int connection)
     if (dup2(STDIN_FILENO, STDERR_FILENO) < 0 || dup2(connection, ROLE_CHANNEL_FD) < 0 ||
         close_range(ROLE_FIRST_FD + config->keep_fds, ~0u, 0) < 0)
         _exit(2);
-    if (!confine_limit(&config->limits, &err) || !confine_load_filter(&forker->filter, &err))
+    if (!confine_limit(&config->limits, &err) || (config->prepare && !config->prepare(config->context, &err)) ||
+        !confine_load_filter(&forker->filter, &err))
         _exit(3);
     _exit(config->serve(config->context, ROLE_CHANNEL_FD, &err) ? 0 : 1);
 }

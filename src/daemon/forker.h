@@ -24,6 +24,8 @@ struct forker_config {
     unsigned yield_ms;                /* of a processor, then a child gives way to others; 0: never */
     struct confine_limits limits;     /* of a child */
     const struct confine_rule *calls; /* of a child; the parent's are in its row, and must have these too */
+    /* In the child, before its list of system calls is loaded: starts threads, which must run when it returns. NULL: none. */
+    bool (*prepare)(void *context, struct err *err);
     /* In the child: reads a request, answers it. */
     bool (*serve)(void *context, int fd, struct err *err);
     /* In the parent: what keeper sends besides connections. NULL: nothing. */

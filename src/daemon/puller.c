@@ -5,13 +5,15 @@
  *   must not  open a file elsewhere, but layouts and archives that the operator names; reach an address that is not public
  *             unless the operator names its host; keep a login
  *
- * How it works: front asks for a child and sends it one request (registry/message.h). The child does all of registry/fetch.h.
- * Requests leave by call_out.h. When front closes the connection, nobody waits any more: the child ends, and what it has
+ * How it works: front asks for a child and sends it one request (registry/message.h). The child does all of registry/fetch.h,
+ * with a few threads (crew.h), of which each downloads a layer. Requests leave by call_out.h. When front closes the connection, nobody waits any more: the child ends, and what it has
  * downloaded so far stays for the next one.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -24,6 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/call_out.h"
+#include "daemon/crew.h"
 #include "daemon/forker.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
@@ -39,11 +42,12 @@
 #endif
 
 enum {
-    READ_MS = 30000,                      /* for front's request, and for its answer about layers */
-    CONNECT_MS = 15000,                   /* for one address of a registry */
-    DOCUMENT_MS = 120000,                 /* for an answer that is not a layer */
-    LOOK_MS = 200,                        /* does front still wait? */
-    CHILD_FILES = 2 * LIMIT_IMAGE_LAYERS, /* so many descriptors may be on their way to front */
+    READ_MS = 30000,      /* for front's request, and for its answer about layers */
+    CONNECT_MS = 15000,   /* for one address of a registry */
+    DOCUMENT_MS = 120000, /* for an answer that is not a layer */
+    LOOK_MS = 200,        /* does front still wait? */
+    /* So many descriptors of all children may be on their way to front, which takes them between two layers that it unpacks. */
+    CHILD_FILES = (LIMIT_PULLS + 1) * LIMIT_IMAGE_LAYERS,
 };
 
 struct puller {
@@ -53,6 +57,7 @@ struct puller {
     size_t roots_len;
     struct buf resolv_conf;
     int blobs_fd;
+    struct crew *crew; /* in a child */
 };
 
 /* One pull, in the child. */
@@ -60,9 +65,16 @@ struct pull {
     const struct puller *puller;
     struct registry_options options;
     struct net_range all; /* addresses */
-    struct call_out *out;
     int front_fd;
     uint64_t until_ms;
+    pthread_mutex_t lock; /* for writing to front */
+    atomic_bool is_stopped;
+};
+
+/* A thread's. */
+struct caller {
+    struct pull *pull;
+    struct call_out *out;
 };
 
 /* ---- requests ---- */
@@ -78,16 +90,16 @@ static struct call_rights rights(void *context, struct str host, uint16_t port)
     return (struct call_rights){ .allow_count = 1, .allow = &pull->all, .may_http = standing == REGISTRY_INSECURE };
 }
 
-/* Has front closed the connection? */
-static bool is_abandoned(const struct pull *pull)
+/* Has front closed the connection, or has another thread failed? */
+static bool is_abandoned(struct pull *pull)
 {
     char byte;
 
-    return recv(pull->front_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    return atomic_load(&pull->is_stopped) || recv(pull->front_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 struct asking {
-    const struct pull *pull;
+    struct pull *pull;
     const struct web_want *want;
     struct arena *arena;
     struct web_answer *answer;
@@ -182,7 +194,8 @@ static bool headers_are_lines(const struct web_want *want)
 static bool web_send(void *context, const struct web_want *want, struct arena *arena, struct web_answer *out,
                      struct err *err)
 {
-    struct pull *pull = context;
+    const struct caller *caller = context;
+    struct pull *pull = caller->pull;
     auto_buf struct buf body = buf_make(NULL, LIMIT_REGISTRY_JSON_BYTES);
     struct asking asking = { .pull = pull, .want = want, .arena = arena, .answer = out, .body = body, .err = err };
     uint64_t document_ms = clock_mono_ms() + DOCUMENT_MS;
@@ -191,7 +204,7 @@ static bool web_send(void *context, const struct web_want *want, struct arena *a
     if (!headers_are_lines(want))
         return err_set(err, ERR_INVALID, "the registry wants a header that cannot be sent");
     bool fine = call_out_send(
-        pull->out,
+        caller->out,
         &(struct call_request){ .method = want->method,
                                 .url = want->url,
                                 .header_count = want->header_count,
@@ -220,7 +233,7 @@ static bool web_send(void *context, const struct web_want *want, struct arena *a
 
 static bool web_wait(void *context, uint64_t ms, struct err *err)
 {
-    struct pull *pull = context;
+    struct pull *pull = ((const struct caller *)context)->pull;
     uint64_t now_ms = clock_mono_ms(), until_ms = now_ms + ms / PULLER_HASTE;
 
     if (until_ms > pull->until_ms)
@@ -237,57 +250,108 @@ static bool web_wait(void *context, uint64_t ms, struct err *err)
 
 /* ---- front ---- */
 
+/* One message at a time. Front may be busy with a layer; when it ends, so does the connection. */
+static bool tell(struct pull *pull, const struct buf *message, int fd, struct err *err)
+{
+    uint64_t now_ms = clock_mono_ms();
+
+    pthread_mutex_lock(&pull->lock);
+    bool fine = frame_write_fd(pull->front_fd, buf_str(message), fd,
+                               pull->until_ms > now_ms ? pull->until_ms - now_ms : 1, err);
+    pthread_mutex_unlock(&pull->lock);
+    return fine;
+}
+
 static void say(void *context, struct str line)
 {
-    const struct pull *pull = context;
+    struct pull *pull = ((const struct caller *)context)->pull;
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
     struct err ignored;
 
     pull_said_pack(&out, line);
-    (void)!frame_write(pull->front_fd, buf_str(&out), READ_MS, &ignored); /* the next message fails, too */
+    (void)!tell(pull, &out, -1, &ignored); /* the next message fails, too */
 }
 
 static bool ask_chains(void *context, const struct pull_layer *layers, uint32_t count, bool *out_have, struct err *err)
 {
-    const struct pull *pull = context;
+    struct pull *pull = context;
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
     auto_free char *bytes = NULL;
     size_t len;
 
     pull_chains_pack(&out, layers, count);
-    return frame_write(pull->front_fd, buf_str(&out), READ_MS, err) &&
+    return tell(pull, &out, -1, err) &&
            frame_read(pull->front_fd, LIMIT_PULL_MESSAGE_BYTES, READ_MS, &bytes, &len, err) &&
            pull_have_unpack(str_of(bytes, len), out_have, count, err);
 }
 
 static bool give_layer(void *context, uint32_t number, int fd, struct err *err)
 {
-    const struct pull *pull = context;
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
 
     pull_layer_pack(&out, number);
-    return frame_write_fd(pull->front_fd, buf_str(&out), fd, READ_MS, err);
+    return tell(context, &out, fd, err);
 }
 
 /* ---- the child ---- */
 
+static void together(void *context, void (*work)(void *work_context, uint32_t thread), void *work_context)
+{
+    const struct pull *pull = context;
+
+    crew_work(pull->puller->crew, work, work_context);
+}
+
+static void stop(void *context)
+{
+    struct pull *pull = context;
+
+    atomic_store(&pull->is_stopped, true);
+}
+
+static struct call_out *make_call_out(struct pull *pull)
+{
+    const struct puller *puller = pull->puller;
+
+    return call_out_new(&(struct call_out_config){ .subject = "registry",
+                                                   .callers = "pulls",
+                                                   .roots = str_of(puller->roots, puller->roots_len),
+                                                   .resolv_conf = buf_str(&puller->resolv_conf),
+                                                   .deny_count = puller->egress.deny_count,
+                                                   .deny = puller->egress.deny,
+                                                   .connect_ms = CONNECT_MS,
+                                                   .rights = rights,
+                                                   .context = pull });
+}
+
 static bool run(struct pull *pull, struct str request, struct arena *arena, struct pull_done *out, struct err *err)
 {
-    const struct web web = { .send = web_send, .wait = web_wait, .said = say, .context = pull };
+    struct caller callers[LIMIT_PULL_LAYERS];
+    struct web webs[LIMIT_PULL_LAYERS];
     const struct blobs blobs = { .dir_fd = pull->puller->blobs_fd };
     struct pull_ask ask;
 
     if (!pull_ask_unpack(request, &ask, err))
         return false;
-    return image_fetch(&(struct fetch_config){ .options = &pull->options,
-                                               .ask = &ask,
-                                               .web = &web,
-                                               .blobs = &blobs,
-                                               .arena = arena,
-                                               .chains = ask_chains,
-                                               .layer = give_layer,
-                                               .context = pull },
-                       out, err);
+    for (uint32_t i = 0; i < LIMIT_PULL_LAYERS; i++) {
+        callers[i] = (struct caller){ .pull = pull, .out = make_call_out(pull) };
+        webs[i] = (struct web){ .send = web_send, .wait = web_wait, .said = say, .context = &callers[i] };
+    }
+    bool fine = image_fetch(&(struct fetch_config){ .options = &pull->options,
+                                                    .ask = &ask,
+                                                    .web = webs,
+                                                    .blobs = &blobs,
+                                                    .arena = arena,
+                                                    .chains = ask_chains,
+                                                    .layer = give_layer,
+                                                    .thread_count = LIMIT_PULL_LAYERS,
+                                                    .together = together,
+                                                    .stop = stop,
+                                                    .context = pull },
+                            out, err);
+    for (uint32_t i = 0; i < LIMIT_PULL_LAYERS; i++)
+        call_out_free(callers[i].out);
+    return fine;
 }
 
 static bool serve(void *context, int fd, struct err *err)
@@ -298,7 +362,8 @@ static bool serve(void *context, int fd, struct err *err)
     struct pull pull = { .puller = puller,
                          .options = puller_settings_options(&puller->settings),
                          .front_fd = fd,
-                         .until_ms = clock_mono_ms() + LIMIT_PULL_MS };
+                         .until_ms = clock_mono_ms() + LIMIT_PULL_MS,
+                         .lock = PTHREAD_MUTEX_INITIALIZER };
     struct pull_done done;
     struct arena arena;
     struct err why;
@@ -308,24 +373,23 @@ static bool serve(void *context, int fd, struct err *err)
         return false;
     if (!net_range_parse(STR("0.0.0.0/0"), &pull.all)) /* those of IPv6, too */
         return err_set(err, ERR_INTERNAL, "no range has all addresses");
-    pull.out = call_out_new(&(struct call_out_config){ .subject = "registry",
-                                                       .callers = "pulls",
-                                                       .roots = str_of(puller->roots, puller->roots_len),
-                                                       .resolv_conf = buf_str(&puller->resolv_conf),
-                                                       .deny_count = puller->egress.deny_count,
-                                                       .deny = puller->egress.deny,
-                                                       .connect_ms = CONNECT_MS,
-                                                       .rights = rights,
-                                                       .context = &pull });
     arena_init(&arena);
     if (run(&pull, str_of(request, len), &arena, &done, &why))
         pull_done_pack(&out, &done);
     else
         pull_failed_pack(&out, &why);
     arena_done(&arena);
-    call_out_free(pull.out);
     explicit_bzero(request, len); /* a password may be in it */
-    return frame_write(fd, buf_str(&out), READ_MS, err);
+    return tell(&pull, &out, -1, err);
+}
+
+/* The threads of a child, before it is confined. */
+static bool prepare(void *context, struct err *err)
+{
+    struct puller *puller = context;
+
+    puller->crew = crew_new(LIMIT_PULL_LAYERS - 1, err);
+    return puller->crew != NULL;
 }
 
 /* ---- the role ---- */
@@ -415,6 +479,7 @@ const struct confine_rule puller_calls[] = {
     FORKER_CHILD_CALLS,
     FORKER_PARENT_CALLS,
     FILE_CALLS,
+    { "sched_getaffinity", "new threads of children, with the sanitizers of test builds" },
     { "socket", "children", .first = AF_INET },
     { "socket", "children", .first = AF_INET6 },
     { "connect", "children" },
@@ -446,6 +511,7 @@ int puller_main(const struct role_row *self)
             .keep_fds = 1, /* GRANT_BLOBS */
             .limits = { .memory_bytes = LIMIT_PULL_MEMORY_BYTES, .cpu_s = LIMIT_PULL_CPU_S, .files = CHILD_FILES },
             .calls = child_calls,
+            .prepare = prepare,
             .serve = serve,
             .keeper_event = on_keeper_event,
             .context = puller,

@@ -135,9 +135,11 @@ bool confine_load_filter(const struct confine_filter *filter, struct err *err)
 
     if (!confine_no_new_privileges(err))
         return false;
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+    long failed = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
+    if (failed < 0)
         return err_sys(err, "load the seccomp filter");
-    return true;
+    /* The id of a thread that has a filter of its own. */
+    return failed == 0 || err_set(err, ERR_INTERNAL, "the seccomp filter is not for all threads");
 }
 
 bool confine_load_seccomp(const struct confine_rule *rules, struct err *err)

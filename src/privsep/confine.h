@@ -42,7 +42,7 @@ struct confine_filter {
 };
 bool confine_compile_seccomp(const struct confine_rule *rules, struct confine_filter *out, struct err *err) must_use;
 void confine_filter_done(struct confine_filter *filter);
-/* In a process with one thread. */
+/* For all threads of the process. They must have begun their work: a new thread needs calls of its own. */
 bool confine_load_filter(const struct confine_filter *filter, struct err *err) must_use;
 
 /*

@@ -305,10 +305,11 @@ static bool copy_layers(void *context, const bool *have, struct err *err)
     return all_are_complete(archive) || read_for_all(archive, err);
 }
 
-static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out_fd, struct err *err)
 {
     struct archive *archive = context;
 
+    (void)thread;
     *out_fd = take_fd(&archive->list[number].fd);
     return lseek(*out_fd, 0, SEEK_SET) == 0 || err_sys(err, "read a layer from its beginning");
 }

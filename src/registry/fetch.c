@@ -1,5 +1,7 @@
 #include "registry/fetch.h"
 
+#include <pthread.h>
+
 #include "base/fd.h"
 #include "registry/digest.h"
 #include "registry/source.h"
@@ -53,6 +55,57 @@ static void say_size(const struct fetch_config *config, const struct image *imag
                                                          (unsigned long long)((bytes + (1 << 20) - 1) >> 20)));
 }
 
+/* Layers that are to come. Each thread takes the lowest that is left: the lowest is unpacked first. */
+struct giving {
+    const struct fetch_config *config;
+    struct image *image;
+    const bool *have;
+    pthread_mutex_t lock;
+    uint32_t next;
+    bool has_failed;
+    struct err err; /* the first; those of the others come from it */
+};
+
+static bool take_number(struct giving *giving, uint32_t *out)
+{
+    const uint32_t count = giving->image->config.diff_count;
+
+    pthread_mutex_lock(&giving->lock);
+    while (giving->next < count && giving->have[giving->next])
+        giving->next++;
+    bool has_one = !giving->has_failed && giving->next < count;
+    if (has_one)
+        *out = giving->next++;
+    pthread_mutex_unlock(&giving->lock);
+    return has_one;
+}
+
+static void give_up(struct giving *giving, const struct err *err)
+{
+    pthread_mutex_lock(&giving->lock);
+    if (!giving->has_failed)
+        giving->err = *err;
+    giving->has_failed = true;
+    pthread_mutex_unlock(&giving->lock);
+    giving->config->stop(giving->config->context);
+}
+
+static void give_layers(void *context, uint32_t thread)
+{
+    struct giving *giving = context;
+    const struct fetch_config *config = giving->config;
+    struct image *image = giving->image;
+    uint32_t number;
+
+    while (take_number(giving, &number)) {
+        auto_close int fd = -1;
+        struct err err;
+        if (!image->open_layer(image->context, thread, number, &fd, &err) ||
+            !config->layer(config->context, number, fd, &err))
+            give_up(giving, &err);
+    }
+}
+
 bool image_give(const struct fetch_config *config, struct image *image, struct err *err)
 {
     const uint32_t count = image->config.diff_count;
@@ -64,14 +117,11 @@ bool image_give(const struct fetch_config *config, struct image *image, struct e
     if (!config->chains(config->context, layers, count, have, err) ||
         (image->prepare && !image->prepare(image->context, have, err)))
         return false;
-    for (uint32_t i = 0; i < count; i++) {
-        auto_close int fd = -1;
-        if (have[i])
-            continue;
-        if (!image->open_layer(image->context, i, &fd, err) || !config->layer(config->context, i, fd, err))
-            return false;
-    }
-    return true;
+    struct giving giving = { .config = config, .image = image, .have = have, .lock = PTHREAD_MUTEX_INITIALIZER };
+    config->together(config->context, give_layers, &giving);
+    if (giving.has_failed)
+        *err = giving.err;
+    return !giving.has_failed;
 }
 
 bool image_fetch(const struct fetch_config *config, struct pull_done *out, struct err *err)

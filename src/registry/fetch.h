@@ -18,13 +18,18 @@
 struct fetch_config {
     const struct registry_options *options;
     const struct pull_ask *ask;
-    const struct web *web;
+    const struct web *web; /* one for each thread; the first is the caller's */
     const struct blobs *blobs;
     struct arena *arena;
     /* Which of these layers are there already? Called once. */
     bool (*chains)(void *context, const struct pull_layer *layers, uint32_t count, bool *out_have, struct err *err);
-    /* One that is not; lowest first. The descriptor stays ours. */
+    /* One that is not, in any order, and on any thread. The descriptor stays ours. */
     bool (*layer)(void *context, uint32_t number, int fd, struct err *err);
+    /* Layers come several at once: calls work() on each thread, the caller's too, and returns when all of them have. */
+    uint32_t thread_count; /* at most LIMIT_PULL_LAYERS */
+    void (*together)(void *context, void (*work)(void *work_context, uint32_t thread), void *work_context);
+    /* One has failed: what the others wait for ends soon. On any thread. */
+    void (*stop)(void *context);
     void *context;
 };
 

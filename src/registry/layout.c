@@ -71,10 +71,11 @@ static bool read_blob(struct layout *layout, const struct descriptor *what, stru
     return true;
 }
 
-static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out_fd, struct err *err)
 {
     struct layout *layout = context;
 
+    (void)thread;
     return open_blob(layout, &layout->manifest.layers[number], out_fd, err);
 }
 

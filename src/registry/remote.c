@@ -1,7 +1,11 @@
 /*
  * An image from a registry. The mirrors are asked first. One that does not have the image, or does not answer, is passed over.
  * If it has the image but not all its layers, the registry itself is asked for these: their digests are known.
+ *
+ * Each thread talks to the registry for itself (struct fetcher), with the login that the manifest was got with. They share the
+ * promise of room, and the knowledge that a mirror does not have all layers.
  */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/fd.h"
@@ -11,16 +15,26 @@
 
 enum { WAIT_FOR_OTHER_MS = 250 };
 
+/* A thread's. */
+struct fetcher {
+    struct client client;
+    struct arena arena;
+};
+
 struct remote {
     const struct fetch_config *config;
-    struct client client;
+    struct client client;            /* for documents */
     const struct endpoint *registry; /* itself, if the client asks a mirror */
     struct manifest manifest;
     struct str place; /* names the repository, for blobs.h */
     struct image image;
-    struct blob_promise promise;
-    bool is_promised[LIMIT_IMAGE_LAYERS]; /* this layer is in it */
+    bool is_promised[LIMIT_IMAGE_LAYERS]; /* this layer is in the promise */
     bool has_given;                       /* there is no way back */
+    uint32_t fetcher_count;               /* that are set up */
+    struct fetcher fetchers[LIMIT_PULL_LAYERS];
+    pthread_mutex_t lock; /* of what follows */
+    struct blob_promise promise;
+    bool is_passed_over; /* the mirror has not all layers */
 };
 
 /* ---- documents ---- */
@@ -107,30 +121,31 @@ static bool sink_restart(void *context, struct err *err)
 }
 
 /* *out_resumed: part of it was there before. */
-static bool download(struct remote *remote, const struct descriptor *what, struct blob *blob, bool *out_resumed,
-                     int *out_fd, struct err *err)
+static bool download(struct remote *remote, struct client *client, const struct descriptor *what, struct blob *blob,
+                     bool *out_resumed, int *out_fd, struct err *err)
 {
     struct sink sink = { .have = blob->have, .take = sink_take, .restart = sink_restart, .context = blob };
 
     *out_resumed = blob->have > 0;
-    return client_download(&remote->client, what, &sink, err) && blob_finish(remote->config->blobs, blob, out_fd, err);
+    return client_download(client, what, &sink, err) && blob_finish(remote->config->blobs, blob, out_fd, err);
 }
 
-/* Waits for the process that downloads the same. */
-static bool begin_blob(struct remote *remote, struct blob *blob, int *out_fd, struct err *err)
+/* Waits for the process, or the thread of this one, that downloads the same. */
+static bool begin_blob(struct remote *remote, const struct web *web, struct blob *blob, int *out_fd, struct err *err)
 {
-    const struct fetch_config *config = remote->config;
+    const struct blobs *blobs = remote->config->blobs;
 
-    while (!blob_find(config->blobs, blob, out_fd)) {
-        if (blob_begin(config->blobs, blob, err))
+    while (!blob_find(blobs, blob, out_fd)) {
+        if (blob_begin(blobs, blob, err))
             return true;
-        if (err->kind != ERR_CONFLICT || !config->web->wait(config->web->context, WAIT_FOR_OTHER_MS, err))
+        if (err->kind != ERR_CONFLICT || !web->wait(web->context, WAIT_FOR_OTHER_MS, err))
             return false;
     }
     return true;
 }
 
-static bool get_blob(struct remote *remote, const struct descriptor *what, int *out_fd, struct err *err)
+static bool get_blob(struct remote *remote, struct client *client, const struct descriptor *what, int *out_fd,
+                     struct err *err)
 {
     bool was_resumed = true;
 
@@ -139,8 +154,8 @@ static bool get_blob(struct remote *remote, const struct descriptor *what, int *
         struct blob blob;
         blob_init(&blob, remote->place, what->hex, what->size);
         *out_fd = -1;
-        bool fine = begin_blob(remote, &blob, out_fd, err) &&
-                    (*out_fd >= 0 || download(remote, what, &blob, &was_resumed, out_fd, err));
+        bool fine = begin_blob(remote, client->web, &blob, out_fd, err) &&
+                    (*out_fd >= 0 || download(remote, client, what, &blob, &was_resumed, out_fd, err));
         blob_done(&blob);
         if (fine)
             return true;
@@ -156,7 +171,7 @@ static bool read_config(struct remote *remote, struct str *out, struct err *err)
     char *text = NULL;
     size_t len;
 
-    if (!get_blob(remote, &remote->manifest.config, &fd, err) ||
+    if (!get_blob(remote, &remote->client, &remote->manifest.config, &fd, err) ||
         !fd_read_all(fd, LIMIT_REGISTRY_JSON_BYTES, &text, &len, err))
         return false;
     *out = arena_copy(remote->client.arena, str_of(text, len));
@@ -179,12 +194,26 @@ static uint64_t missing_bytes(struct remote *remote, const bool *have)
     return bytes;
 }
 
-static bool make_room(void *context, const bool *have, struct err *err)
+static void set_up_fetchers(struct remote *remote)
+{
+    const struct fetch_config *config = remote->config;
+
+    for (; remote->fetcher_count < config->thread_count; remote->fetcher_count++) {
+        struct fetcher *fetcher = &remote->fetchers[remote->fetcher_count];
+        arena_init(&fetcher->arena);
+        fetcher->client = remote->client;
+        fetcher->client.arena = &fetcher->arena;
+        fetcher->client.web = &config->web[remote->fetcher_count];
+    }
+}
+
+static bool prepare(void *context, const bool *have, struct err *err)
 {
     struct remote *remote = context;
     bool was_said = false;
 
     remote->has_given = true;
+    set_up_fetchers(remote);
     /* Those who are waited for may be downloading the same. */
     while (!blobs_make_room(remote->config->blobs, missing_bytes(remote, have), &remote->promise, err))
         if (!image_wait_for_room(remote->config, &was_said, err))
@@ -202,12 +231,10 @@ static bool make_room_for_config(struct remote *remote, struct err *err)
     return true;
 }
 
-static void say_passed_over(const struct remote *remote, const struct err *err)
+static void say_passed_over(const struct client *client, const struct err *err)
 {
-    const struct fetch_config *config = remote->config;
-
-    config->web->said(config->web->context, arena_format(config->arena, "The mirror %s is passed over: %s",
-                                                         remote->client.endpoint->origin, err->message));
+    client->web->said(client->web->context, arena_format(client->arena, "The mirror %s is passed over: %s",
+                                                         client->endpoint->origin, err->message));
 }
 
 static bool is_final(const struct err *err)
@@ -215,28 +242,56 @@ static bool is_final(const struct err *err)
     return err->kind == ERR_CONFLICT || err->kind == ERR_FULL || err->kind == ERR_INTERNAL;
 }
 
-static bool get_layer(struct remote *remote, uint32_t number, int *out_fd, struct err *err)
+static bool is_passed_over(struct remote *remote)
+{
+    pthread_mutex_lock(&remote->lock);
+    bool is = remote->is_passed_over;
+    pthread_mutex_unlock(&remote->lock);
+    return is;
+}
+
+/* True: nobody has before. */
+static bool pass_over(struct remote *remote)
+{
+    pthread_mutex_lock(&remote->lock);
+    bool is_first = !remote->is_passed_over;
+    remote->is_passed_over = true;
+    pthread_mutex_unlock(&remote->lock);
+    return is_first;
+}
+
+static void ask_the_registry(struct remote *remote, struct client *client)
+{
+    client->endpoint = remote->registry;
+    client->authorization = STR("");
+}
+
+static bool get_layer(struct remote *remote, struct client *client, uint32_t number, int *out_fd, struct err *err)
 {
     const struct descriptor *layer = &remote->manifest.layers[number];
 
-    if (get_blob(remote, layer, out_fd, err))
+    if (client->endpoint->is_mirror && is_passed_over(remote))
+        ask_the_registry(remote, client);
+    if (get_blob(remote, client, layer, out_fd, err))
         return true;
-    if (!remote->client.endpoint->is_mirror || is_final(err))
+    if (!client->endpoint->is_mirror || is_final(err))
         return false;
-    say_passed_over(remote, err);
-    remote->client.endpoint = remote->registry; /* for the rest of them, too */
-    remote->client.authorization = STR("");
-    return get_blob(remote, layer, out_fd, err);
+    if (pass_over(remote)) /* for the rest of them, too */
+        say_passed_over(client, err);
+    ask_the_registry(remote, client);
+    return get_blob(remote, client, layer, out_fd, err);
 }
 
-static bool open_layer(void *context, uint32_t number, int *out_fd, struct err *err)
+static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out_fd, struct err *err)
 {
     struct remote *remote = context;
 
-    if (!get_layer(remote, number, out_fd, err))
+    if (!get_layer(remote, &remote->fetchers[thread].client, number, out_fd, err))
         return false;
+    pthread_mutex_lock(&remote->lock);
     if (remote->is_promised[number])
         blob_promise_less(&remote->promise, remote->manifest.layers[number].size);
+    pthread_mutex_unlock(&remote->lock);
     return true;
 }
 
@@ -269,7 +324,7 @@ static bool fetch_image(struct remote *remote, struct err *err)
         !image_describe(remote->config, &remote->manifest, config_json, image, err))
         return false;
     image->open_layer = open_layer;
-    image->prepare = make_room;
+    image->prepare = prepare;
     image->context = remote;
     return image_give(remote->config, image, err);
 }
@@ -281,6 +336,7 @@ static bool fetch_from(const struct fetch_config *config, const struct reference
 {
     struct remote remote = { .config = config,
                              .registry = registry,
+                             .lock = PTHREAD_MUTEX_INITIALIZER,
                              .promise = { .fd = -1 },
                              .client = { .web = config->web,
                                          .arena = config->arena,
@@ -292,11 +348,13 @@ static bool fetch_from(const struct fetch_config *config, const struct reference
     remote.place = arena_format(config->arena, "%s/v2/%s%s", endpoint->origin, endpoint->prefix, reference->path);
     bool fine = config->ask->only_digest ? fetch_digest(&remote, err) : fetch_image(&remote, err);
     blob_promise_done(&remote.promise);
+    for (uint32_t i = 0; i < remote.fetcher_count; i++)
+        arena_done(&remote.fetchers[i].arena);
     if (fine)
         *out = remote.image.done;
     *out_next = !fine && endpoint != registry && !remote.has_given && !is_final(err);
     if (*out_next)
-        say_passed_over(&remote, err);
+        say_passed_over(&remote.client, err);
     return fine;
 }
 

@@ -7,12 +7,13 @@
 #include "registry/fetch.h"
 #include "registry/manifest.h"
 
-/* An image that was found. Its layers are opened one after the other. */
+/* An image that was found. Its layers are opened several at once. */
 struct image {
     struct image_config config;
     uint64_t *sizes; /* of the layers' archives, lowest first */
     struct pull_done done;
-    bool (*open_layer)(void *context, uint32_t number, int *out_fd, struct err *err);
+    /* On the thread with this number, below the config's thread_count. */
+    bool (*open_layer)(void *context, uint32_t thread, uint32_t number, int *out_fd, struct err *err);
     /* Before the first is opened: those that are wanted. May be NULL. */
     bool (*prepare)(void *context, const bool *have, struct err *err);
     void *context;

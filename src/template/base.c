@@ -2,7 +2,7 @@
  * What a build begins with: a template of this server, a build, or an image.
  *
  * An image is pulled (pull.h), and each of its layers is unpacked by the driver as a layer of ours, named by the OCI chain id:
- * images that begin with the same layers share them. Then a script makes it fit for sandboxes (provision.sh), as one more
+ * images that begin with the same layers share them. The lower ones are unpacked while others are still on their way. Then a script makes it fit for sandboxes (provision.sh), as one more
  * step, and all of it together is the cached step of this image. An image's tag is not looked up again while it is cached.
  */
 #include <stdio.h>
@@ -94,9 +94,17 @@ static bool from_build(struct build *build)
 
 /* ---- images ---- */
 
+/* Of one image. */
+struct unpacking {
+    struct build *build;
+    struct unpack_want want;
+    struct kept kept;
+    struct str layers[LIMIT_IMAGE_LAYERS];
+};
+
 static void said(void *context, struct str line)
 {
-    struct build *build = context;
+    struct build *build = ((const struct unpacking *)context)->build;
 
     build_say(build, BUILD_INFO, "%.*s", (int)MIN(line.len, (size_t)1000), line.at);
     log_tick(build);
@@ -104,8 +112,10 @@ static void said(void *context, struct str line)
 
 static bool is_cancelled(void *context)
 {
-    log_tick(context);
-    return !build_goes_on(context);
+    struct build *build = ((const struct unpacking *)context)->build;
+
+    log_tick(build);
+    return !build_goes_on(build);
 }
 
 static const char *architecture(struct utsname *room)
@@ -125,47 +135,49 @@ static void size_text(uint64_t bytes, char room[32])
  * soon as they are there, so they are not dropped here, whatever becomes of this one: they are held, and written down before
  * they are made as what goes when nothing needs them.
  */
-static bool unpack_layers(struct build *build, const struct pulled *image)
+static bool unpack_layer(struct unpacking *unpacking, const struct pulled_layer *layer)
 {
-    struct str *layers = ARENA_ARRAY(&build->arena, struct str, image->layer_count);
-    struct unpack_want *want = ARENA_NEW(&build->arena, struct unpack_want);
-    struct kept *kept = ARENA_NEW(&build->arena, struct kept);
+    struct build *build = unpacking->build;
+    struct unpack_want *want = &unpacking->want;
+    struct kept *kept = &unpacking->kept;
     char size[32];
     struct err err;
 
-    *want = (struct unpack_want){ .most_bytes = LIMIT_UNPACKED_BYTES };
-    for (uint32_t i = 0; i < image->layer_count; i++) {
-        const struct pulled_layer *layer = &image->layers[i];
-        size_text(layer->size, size);
-        build_say(build, BUILD_INFO, "Uncompressing layer sha256:%s %s", layer->diff_hex, size);
-        log_flush(build);
-        memcpy(want->chain, layer->chain_hex, sizeof want->chain);
-        memcpy(want->diff, layer->diff_hex, sizeof want->diff);
-        if (!build_goes_on(build))
-            return false;
-        layers[i] = arena_copy(&build->arena, str_from(layer->chain_hex));
-        hold(build, 1, &layers[i]);
-        if (!store_build_keep(build->builder->config.store, layers[i], &err))
-            return build_fail_err(build, &err);
-        if (!cache_take(build, UNPACK_TURN))
-            return false;
-        bool ok = driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err);
-        cache_leave(build, UNPACK_TURN);
-        if (!ok)
-            return err.kind == ERR_LIMIT
-                       ? build_fail(build,
-                                    "the image's files are larger than %llu MB, the largest size of a file system",
-                                    (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20))
-                       : build_fail(build, "failed to unpack layer sha256:%.12s: %s", layer->diff_hex, err.message);
-        if (!store_build_measured(build->builder->config.store, layers[i], kept->layer_bytes, &err))
-            return build_fail_err(build, &err);
-        want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
-        build->image_bytes += kept->layer_bytes;
-        memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
-    }
-    begin_with(build, image->layer_count, layers);
-    build_say(build, BUILD_INFO, "Layers extracted");
+    size_text(layer->size, size);
+    build_say(build, BUILD_INFO, "Uncompressing layer sha256:%s %s", layer->diff_hex, size);
+    log_flush(build);
+    memcpy(want->chain, layer->chain_hex, sizeof want->chain);
+    memcpy(want->diff, layer->diff_hex, sizeof want->diff);
+    if (!build_goes_on(build))
+        return false;
+    const struct str id = str_from(want->chain);
+    hold(build, 1, &id);
+    if (!store_build_keep(build->builder->config.store, id, &err))
+        return build_fail_err(build, &err);
+    if (!cache_take(build, UNPACK_TURN))
+        return false;
+    bool ok = driver_unpack(build->builder->config.driver, want, layer->fd, kept, &err);
+    cache_leave(build, UNPACK_TURN);
+    if (!ok)
+        return err.kind == ERR_LIMIT
+                   ? build_fail(build, "the image's files are larger than %llu MB, the largest size of a file system",
+                                (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20))
+                   : build_fail(build, "failed to unpack layer sha256:%.12s: %s", layer->diff_hex, err.message);
+    if (!store_build_measured(build->builder->config.store, id, kept->layer_bytes, &err))
+        return build_fail_err(build, &err);
+    want->most_bytes -= MIN(kept->layer_bytes, want->most_bytes);
+    build->image_bytes += kept->layer_bytes;
+    memcpy(want->layers[want->layer_count++], layer->chain_hex, LAYER_ID_BYTES);
     return true;
+}
+
+static bool on_layer(void *context, const struct pulled *so_far, uint32_t number)
+{
+    struct unpacking *unpacking = context;
+    const struct pulled_layer *layer = &so_far->layers[number];
+
+    unpacking->layers[number] = arena_copy(&unpacking->build->arena, str_from(layer->chain_hex));
+    return unpack_layer(unpacking, layer);
 }
 
 static bool take_envs(struct build *build, const struct pulled *image)
@@ -204,6 +216,7 @@ static bool provision(struct build *build, struct kept *out)
 static bool pull(struct build *build, struct kept *out_kept)
 {
     const struct builder_config *config = &build->builder->config;
+    struct unpacking *unpacking = ARENA_NEW(&build->arena, struct unpacking);
     struct pulled image = { 0 };
     struct utsname machine;
     struct pull_want want = { .image = build->want.from_image,
@@ -211,18 +224,22 @@ static bool pull(struct build *build, struct kept *out_kept)
                               .architecture = architecture(&machine),
                               .said = said,
                               .cancelled = is_cancelled,
-                              .context = build };
+                              .layer = on_layer,
+                              .context = unpacking };
     struct err err;
 
+    unpacking->build = build;
+    unpacking->want.most_bytes = LIMIT_UNPACKED_BYTES;
     if (!config->puller)
         return build_fail(build, "image '%.*s': images from registries are not available on this server",
                           STR_ARG(build->want.from_image));
     log_flush(build);
     if (!puller_pull(config->puller, &want, &build->arena, &image, &err))
         return build_goes_on(build) && build_fail(build, "%s", err.message);
-    bool ok = take_envs(build, &image) && unpack_layers(build, &image) && provision(build, out_kept);
+    begin_with(build, image.layer_count, unpacking->layers);
     pulled_done(&image);
-    return ok;
+    build_say(build, BUILD_INFO, "Layers extracted");
+    return take_envs(build, &image) && provision(build, out_kept);
 }
 
 static bool from_image(struct build *build)

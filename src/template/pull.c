@@ -1,6 +1,9 @@
 /*
  * How it works: each call asks the role for a child, sends it one request and reads what it tells (registry/message.h) until it
  * is done. While it waits it asks cancelled() several times a second; closing the connection ends the child.
+ *
+ * The child downloads on while layer() is at work: what it tells meanwhile waits in the socket, and is read before the next
+ * layer is given away, so that an error ends the pull then.
  */
 #include "template/pull.h"
 
@@ -56,6 +59,8 @@ struct pull {
     uint64_t until_ms;
     bool only_digest;
     bool have[LIMIT_IMAGE_LAYERS]; /* these need no file */
+    bool has_come[LIMIT_IMAGE_LAYERS];
+    uint32_t given; /* to layer(): all below this one */
     struct pulled *out;
 };
 
@@ -102,6 +107,11 @@ static bool send_ask(const struct pull *pull, struct err *err)
     return frame_write(pull->fd, buf_str(&out), FRAME_MS, err);
 }
 
+static bool has_message(const struct pull *pull)
+{
+    return fd_await(pull->fd, POLLIN, clock_mono_ms());
+}
+
 /* Until there is something to read. */
 static bool wait_for_child(const struct pull *pull, struct err *err)
 {
@@ -109,10 +119,10 @@ static bool wait_for_child(const struct pull *pull, struct err *err)
         uint64_t now_ms = clock_mono_ms();
         if (is_cancelled(pull))
             return err_set(err, ERR_CONFLICT, "the pull was cancelled");
-        if (now_ms >= pull->until_ms)
-            return err_set(err, ERR_TIMEOUT, "the image did not arrive in time");
         if (fd_await(pull->fd, POLLIN, now_ms + LOOK_MS))
             return true;
+        if (now_ms >= pull->until_ms)
+            return err_set(err, ERR_TIMEOUT, "the image did not arrive in time");
     }
 }
 
@@ -143,12 +153,13 @@ static bool take_chains(struct pull *pull, const struct pull_told *told, struct 
 
 static bool take_layer(struct pull *pull, const struct pull_told *told, int *fd_at, struct err *err)
 {
-    if (told->layer >= pull->out->layer_count || pull->out->layers[told->layer].fd >= 0)
+    if (told->layer >= pull->out->layer_count || pull->has_come[told->layer])
         return bad_child(err);
     if (*fd_at < 0)
         return err_set(err, ERR_UNAVAILABLE,
                        "a layer did not arrive: raise the server's limit of open files (LimitNOFILE, ulimit -n)");
     pull->out->layers[told->layer].fd = take_fd(fd_at);
+    pull->has_come[told->layer] = true;
     return true;
 }
 
@@ -163,7 +174,7 @@ static bool take_done(struct pull *pull, const struct pull_told *told, struct er
     if (!out->layers || !out->digest_hex[0])
         return bad_child(err);
     for (uint32_t i = 0; i < out->layer_count; i++)
-        if (out->layers[i].fd < 0 && !pull->have[i])
+        if (!pull->has_come[i] && !pull->have[i])
             return bad_child(err);
     struct str *envs = ARENA_ARRAY(pull->arena, struct str, told->done.env_count);
     for (uint32_t i = 0; i < told->done.env_count; i++)
@@ -208,6 +219,22 @@ static bool take_message(struct pull *pull, bool *out_over, struct err *err)
     }
 }
 
+static bool has_layer_to_give(const struct pull *pull)
+{
+    return pull->want->layer && pull->given < pull->out->layer_count &&
+           (pull->has_come[pull->given] || pull->have[pull->given]);
+}
+
+static bool give_layer(struct pull *pull, struct err *err)
+{
+    uint32_t number = pull->given++;
+
+    if (!pull->want->layer(pull->want->context, pull->out, number))
+        return err_set(err, ERR_CONFLICT, "the pull was ended");
+    fd_close(&pull->out->layers[number].fd);
+    return true;
+}
+
 static bool run(struct puller *puller, struct pull *pull, struct err *err)
 {
     auto_close int fd = -1;
@@ -219,10 +246,14 @@ static bool run(struct puller *puller, struct pull *pull, struct err *err)
     pull->until_ms = clock_mono_ms() + LIMIT_PULL_MS + LATE_MS;
     if (!send_ask(pull, err))
         return false;
-    while (!is_over)
-        if (!take_message(pull, &is_over, err))
+    for (;;) {
+        bool has_layer = has_layer_to_give(pull);
+        if (is_over && !has_layer)
+            return true;
+        bool gives = has_layer && (is_over || !has_message(pull));
+        if (gives ? !give_layer(pull, err) : !take_message(pull, &is_over, err))
             return false;
-    return true;
+    }
 }
 
 bool puller_pull(struct puller *puller, const struct pull_want *want, struct arena *arena, struct pulled *out,

@@ -35,6 +35,7 @@ void puller_free(struct puller *puller); /* NULL is fine */
 bool puller_template(struct puller *puller, struct str image, struct arena *arena, struct str *out_name,
                      struct err *err) must_use;
 
+struct pulled;
 struct pull_want {
     struct str image; /* a reference as the client wrote it */
     const struct registry_login *login;
@@ -44,10 +45,15 @@ struct pull_want {
     /* A line for the build's log. NULL: nobody reads it. */
     void (*said)(void *context, struct str line);
     bool (*cancelled)(void *context); /* asked several times a second; NULL: never */
+    /*
+     * Each layer as soon as it and all below it are here, lowest first, while others are still on their way; `so_far` has
+     * the digests of all. It may take its time. False: no more is wanted. NULL: only puller_pull() gives them.
+     */
+    bool (*layer)(void *context, const struct pulled *so_far, uint32_t number);
     void *context;
 };
 struct pulled_layer {
-    int fd; /* the archive, as it was downloaded and checked; -1: has_chain() said yes. The caller closes it */
+    int fd; /* the archive, as it was downloaded and checked; -1: has_chain() said yes, or layer() had it. The caller closes it */
     char diff_hex[65];  /* SHA-256 of the tar archive in it */
     char chain_hex[65]; /* names the layer and all below it: the OCI chain id */
     uint64_t size;
@@ -61,7 +67,8 @@ struct pulled {
     struct pulled_layer *layers; /* lowest first */
 };
 /*
- * The texts of errors are those that E2B's clients know: "image 'x' not found: …". ERR_CONFLICT: it was cancelled.
+ * The texts of errors are those that E2B's clients know: "image 'x' not found: …". ERR_CONFLICT: it was cancelled, or layer()
+ * wants no more.
  * ERR_INVALID, too, if the reference is a template: ask puller_template() first.
  */
 bool puller_pull(struct puller *puller, const struct pull_want *want, struct arena *arena, struct pulled *out,

@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -87,6 +88,7 @@ class Image:
 
 SMALL = Image([tar_of({"hello": b"hello\n"}), tar_of({"second": os.urandom(50000)})])
 LARGE = Image([tar_of({"large": os.urandom(3_000_000)})])
+WIDE = Image([tar_of({f"part-{i}": os.urandom(400_000)}) for i in range(5)])
 
 
 class Registry:
@@ -114,7 +116,8 @@ class Registry:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, daemon=True).start()
         self.host, self.other = f"127.0.0.1:{self.port}", f"127.0.0.2:{self.port}"
-        for image in (SMALL, LARGE):
+        self.crowd, self.crowd_now, self.crowd_changed = [], set(), threading.Condition()
+        for image in (SMALL, LARGE, WIDE):
             self.blobs.update(image.all_blobs())
 
     def close(self):
@@ -250,6 +253,68 @@ class Registry:
         call.close_connection = True
         return True
 
+    def trick_crowd(self, call, kind, name, repository):
+        """A layer is sent when three are wanted at the same time, or nobody else comes."""
+        if kind != "blobs" or name == f"sha256:{sha(WIDE.config)}":
+            return False
+        with self.crowd_changed:
+            self.crowd_now.add(name)
+            self.crowd.append(len(self.crowd_now))
+            self.crowd_changed.notify_all()
+            self.crowd_changed.wait_for(lambda: len(self.crowd_now) >= 3, 1)
+        self.send_blob(call, name.removeprefix("sha256:"))
+        with self.crowd_changed:
+            self.crowd_now.discard(name)
+        return True
+
+    def trick_stall(self, call, kind, name, repository):
+        """Half of the lowest layer, and then nothing until the client goes away: the first time."""
+        wanted = f"sha256:{sha(WIDE.blobs[0])}"
+        if name != wanted or self.count(repository) > 1:
+            return False
+        self.send_half(call, WIDE.blobs[0])
+        return True
+
+    def trick_broken(self, call, kind, name, repository):
+        """The highest layer is not there, after a while; the lowest stalls."""
+        if name == f"sha256:{sha(WIDE.blobs[0])}":
+            self.send_half(call, WIDE.blobs[0])
+            return True
+        if name == f"sha256:{sha(WIDE.blobs[4])}":
+            time.sleep(0.3)
+            self.send(call, 404)
+            return True
+        return False
+
+    def trick_moody(self, call, kind, name, repository):
+        """Each layer: too many requests, then a third of it and a cut, then an error, and then the rest."""
+        data = self.blobs.get(name.removeprefix("sha256:"), b"")
+        times = self.count(repository + name) if kind == "blobs" and data in WIDE.blobs else 0
+        if times in (1, 3):
+            self.send(call, 429 if times == 1 else 500, b"", {"Retry-After": "1"})
+        elif times == 2:
+            call.send_response(200)
+            call.send_header("Content-Length", str(len(data)))
+            call.end_headers()
+            call.wfile.write(data[:len(data) // 3])
+            call.wfile.flush()
+            call.connection.shutdown(socket.SHUT_RDWR)
+            call.close_connection = True
+        return times in (1, 2, 3)
+
+    def send_half(self, call, data):
+        call.send_response(200)
+        call.send_header("Content-Length", str(len(data)))
+        call.end_headers()
+        call.wfile.write(data[:len(data) // 2])
+        call.wfile.flush()
+        call.connection.settimeout(30)
+        try:
+            call.connection.recv(1)
+        except OSError:
+            pass
+        call.close_connection = True
+
     def trick_wrong_layer(self, call, kind, name, repository):
         data = self.blobs.get(name.removeprefix("sha256:"), b"")
         if kind != "blobs" or data not in SMALL.blobs:
@@ -319,6 +384,10 @@ class Registry:
     def trick_circle(self, call, kind, name, repository):
         self.send(call, 302, b"", {"Location": call.path})
         return True
+
+
+def children(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Result:
@@ -565,6 +634,68 @@ class Registries(Base):
         self.assertIn(f"bytes={len(LARGE.blobs[0]) // 2}-",
                       [headers.get("Range") for _, _, _, headers, _ in self.registry.requests])
         self.assertFalse(list((self.dir / "blobs").glob("*.part")))
+
+    def blob_requests(self):
+        return [(path.rpartition(":")[2], headers.get("Range")) for _, _, path, headers, _ in self.registry.requests
+                if "/blobs/" in path]
+
+    def test_three_layers_come_at_once_and_no_more(self):
+        self.registry.put_image("crowd/app", WIDE)
+        self.pulled("crowd/app", WIDE)
+        self.assertEqual(max(self.registry.crowd), 3)
+        self.assertEqual(len(self.registry.crowd), 5)
+
+    def test_a_layer_that_an_image_has_twice(self):
+        (first, second) = (tar_of({"a": os.urandom(300_000)}), tar_of({"b": b"b"}))
+        image = Image([first, second, first, first])
+        self.registry.put_image("plain/twice", image)
+        self.pulled("plain/twice", image)
+        names = [name for name, _ in self.blob_requests()]
+        self.assertEqual(sorted(names), sorted({sha(image.config), sha(image.blobs[0]), sha(image.blobs[1])}))
+
+    def test_one_layer_that_stalls_does_not_hold_up_the_others(self):
+        self.registry.put_image("stall/app", WIDE)
+        result = self.pulled("stall/app", WIDE)
+        half = len(WIDE.blobs[0]) // 2
+        asked = self.blob_requests()
+        self.assertEqual(asked[-1], (sha(WIDE.blobs[0]), f"bytes={half}-"))  # all others came before
+        self.assertEqual(len(asked), 7)
+        self.assertEqual(len([line for line in result.said if "trying again" in line]), 1)
+
+    def test_one_layer_that_fails_ends_the_others(self):
+        self.registry.put_image("broken/app", WIDE)
+        began = time.monotonic()
+        self.fails("broken/app", "not found", "not found")
+        self.assertLess(time.monotonic() - began, 2.5)  # less than the one that stalls is waited for
+        sizes = [part.stat().st_size for part in (self.dir / "blobs").glob("*.part")]
+        self.assertIn(len(WIDE.blobs[0]) // 2, sizes)
+        self.assertFalse(list((self.dir / "blobs").glob("promise-*")))
+
+    def test_errors_in_the_middle_of_layers(self):
+        self.registry.put_image("moody/app", WIDE)
+        result = self.pulled("moody/app", WIDE)
+        for blob in WIDE.blobs:
+            self.assertEqual([range for name, range in self.blob_requests() if name == sha(blob)],
+                             [None, None, f"bytes={len(blob) // 3}-", f"bytes={len(blob) // 3}-"])
+        for words in ("status code 429", "gave no answer", "status code 500"):
+            self.assertEqual(len([line for line in result.said if words in line]), 5, result.said)
+
+    def test_one_that_is_killed_is_taken_up_later(self):
+        self.registry.put_image("stall/killed", WIDE)
+        tool = subprocess.Popen([TOOL, "pull", f"{self.registry.host}/stall/killed", f"blobs={self.dir}/blobs",
+                                 f"insecure={self.registry.host}"], stdout=subprocess.PIPE, text=True)
+        half, end = len(WIDE.blobs[0]) // 2, time.monotonic() + 20
+        while [part.stat().st_size for part in (self.dir / "blobs").glob("*.part")] != [half]:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        (role,) = children(tool.pid)
+        (child,) = children(role)
+        self.assertEqual(len(os.listdir(f"/proc/{child}/task")), 3)
+        os.kill(child, signal.SIGKILL)
+        self.assertIn("the process that pulls the image has ended; try again", tool.communicate(timeout=20)[0])
+        self.registry.requests.clear()
+        self.pulled("stall/killed", WIDE)
+        self.assertEqual(self.blob_requests(), [(sha(WIDE.blobs[0]), f"bytes={half}-")])
 
     def test_a_damaged_part_is_begun_again(self):
         self.registry.put_image("plain/part", LARGE)

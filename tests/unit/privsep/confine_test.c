@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,6 +276,51 @@ static void a_list_can_be_compiled_first(void **state)
     assert_int_equal(in_child(only_compiled_calls), 0);
 }
 
+static int turn[2], never[2]; /* pipes: the thread waits for a byte of one */
+
+/* The answer goes by exit_group: the list has nothing else. */
+static void *try_a_socket(void *context)
+{
+    char byte;
+
+    (void)context;
+    if (read(turn[0], &byte, 1) != 1)
+        return NULL;
+    (void)syscall(SYS_exit_group, socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == EPERM ? 0 : 2);
+    return NULL;
+}
+
+static int a_thread_that_runs(void)
+{
+    static const struct confine_rule rules[] = {
+        { "exit_group", "to end" },
+        { "read", "the thread's turn" },
+        { "write", "the same" },
+        { "mmap", "the sanitizers" },
+        { "munmap", "the sanitizers" },
+        { "futex", "the sanitizers" },
+        { NULL },
+    };
+    struct confine_filter filter;
+    pthread_t thread;
+    struct err err;
+    char byte;
+
+    if (pipe2(turn, O_CLOEXEC) < 0 || pipe2(never, O_CLOEXEC) < 0 || !confine_compile_seccomp(rules, &filter, &err) ||
+        pthread_create(&thread, NULL, try_a_socket, NULL) != 0)
+        return 3;
+    (void)usleep(50 * 1000); /* it has begun */
+    if (!confine_load_filter(&filter, &err) || write(turn[1], "x", 1) != 1)
+        return 4;
+    return read(never[0], &byte, 1) < 0 ? 5 : 6; /* the thread ends the process */
+}
+
+static void a_compiled_list_is_for_all_threads(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(a_thread_that_runs), 0);
+}
+
 static void open_files_are_raised_to_the_hard_limit(void **state)
 {
     (void)state;
@@ -327,6 +373,7 @@ int main(void)
         CASE(open_files_are_raised_to_the_hard_limit),
         CASE(a_process_can_be_limited),
         CASE(a_list_can_be_compiled_first),
+        CASE(a_compiled_list_is_for_all_threads),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -21,6 +21,8 @@ static struct {
     unsigned lines;
     bool is_cancelled;
     const char *have;
+    unsigned given; /* layers */
+    bool wants_layers, is_enough;
 } rig;
 
 static int set_up(void **state)
@@ -121,12 +123,27 @@ static bool cancelled(void *context)
     return rig.is_cancelled;
 }
 
+static bool on_layer(void *context, const struct pulled *so_far, uint32_t number)
+{
+    (void)context;
+    assert_int_equal(number, rig.given++);
+    assert_string_equal(so_far->layers[number].diff_hex, number ? HEX_B : HEX_A);
+    if (number == 0 && rig.have)
+        assert_int_equal(so_far->layers[0].fd, -1);
+    else
+        assert_true(so_far->layers[number].fd >= 0);
+    return !rig.is_enough;
+}
+
 static bool pull(struct pulled *out, struct err *err)
 {
     struct puller *puller = puller_new(&(struct puller_config){ .open = open_child });
-    const struct pull_want want = {
-        .image = STR("python:3"), .architecture = "amd64", .has_chain = has_chain, .said = said, .cancelled = cancelled
-    };
+    const struct pull_want want = { .image = STR("python:3"),
+                                    .architecture = "amd64",
+                                    .has_chain = has_chain,
+                                    .said = said,
+                                    .cancelled = cancelled,
+                                    .layer = rig.wants_layers ? on_layer : NULL };
     bool fine = puller_pull(puller, &want, &rig.arena, out, err);
 
     puller_free(puller);
@@ -166,6 +183,83 @@ static void a_pull_gives_files_digests_and_variables(void **state)
     int fd = pulled.layers[1].fd;
     pulled_done(&pulled);
     assert_int_equal(fcntl(fd, F_GETFD), -1); /* closed */
+}
+
+static void layers_are_given_lowest_first(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    rig.wants_layers = true;
+    tell_chains(2);
+    tell_layer(1, true);
+    tell_layer(0, true);
+    tell_done();
+    assert_true(pull(&pulled, &err));
+    assert_int_equal(rig.given, 2);
+    assert_int_equal(pulled.layer_count, 2);
+    assert_int_equal(pulled.layers[0].fd, -1); /* nobody needs them any more */
+    assert_int_equal(pulled.layers[1].fd, -1);
+    pulled_done(&pulled);
+}
+
+static void a_layer_that_is_here_is_given_too(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    rig.wants_layers = true;
+    rig.have = HEX_A;
+    tell_chains(2);
+    tell_layer(1, true);
+    tell_done();
+    assert_true(pull(&pulled, &err));
+    assert_int_equal(rig.given, 2);
+    pulled_done(&pulled);
+}
+
+static void an_error_comes_before_layers_that_wait(void **state)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+    struct pulled pulled;
+    struct err why, err;
+
+    (void)state;
+    rig.wants_layers = true;
+    tell_chains(2);
+    tell_layer(0, true);
+    (void)err_set(&why, ERR_UNAVAILABLE, "the registry is gone");
+    pull_failed_pack(&message, &why);
+    tell(&message, -1);
+    assert_false(pull(&pulled, &err));
+    assert_string_equal(err.message, "the registry is gone");
+    assert_int_equal(rig.given, 0);
+}
+
+static void who_takes_layers_can_end_the_pull(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    rig.wants_layers = rig.is_enough = true;
+    tell_chains(2);
+    tell_layer(0, true);
+    assert_false(pull(&pulled, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_int_equal(rig.given, 1);
+}
+
+static void a_layer_that_was_given_does_not_come_again(void **state)
+{
+    (void)state;
+    rig.wants_layers = true;
+    tell_chains(2);
+    tell_layer(0, true);
+    tell_layer(0, true);
+    check_nonsense();
 }
 
 static void a_layer_that_is_missing_is_noticed(void **state)
@@ -299,6 +393,11 @@ int main(void)
 #define PULL_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest cases[] = {
         PULL_CASE(a_pull_gives_files_digests_and_variables),
+        PULL_CASE(layers_are_given_lowest_first),
+        PULL_CASE(a_layer_that_is_here_is_given_too),
+        PULL_CASE(an_error_comes_before_layers_that_wait),
+        PULL_CASE(who_takes_layers_can_end_the_pull),
+        PULL_CASE(a_layer_that_was_given_does_not_come_again),
         PULL_CASE(a_layer_that_is_missing_is_noticed),
         PULL_CASE(a_layer_before_the_list_is_refused),
         PULL_CASE(a_layer_out_of_range_is_refused),
