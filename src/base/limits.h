@@ -176,13 +176,14 @@
 #define LIMIT_PULL_LAYERS 3                    /* of an image under way at once, a thread each, as Docker has it */
 #define LIMIT_PULL_MS (45 * 60 * 1000)         /* one image, of LIMIT_BUILD_MS */
 #define LIMIT_PULL_CPU_S 1200                  /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
-#define LIMIT_PULL_MEMORY_BYTES (UINT64_C(1) << 30) /* of a child; most is address space of libraries */
-#define LIMIT_PULL_MESSAGE_BYTES (1 << 20)          /* between front and a child: the largest has the variables */
-#define LIMIT_BLOBS_BYTES (UINT64_C(40) << 30)      /* downloads that are kept, all together; the oldest go first… */
-#define LIMIT_BLOBS 20000                           /* …and files; layers of 150 images… */
-#define LIMIT_BLOB_AGE_S (3 * 24 * 3600)            /* …and unused ones: what was unpacked is not needed again… */
-#define LIMIT_PART_AGE_S (24 * 3600)                /* …and downloads that nobody goes on with */
-#define LIMIT_ARCHIVE_ENTRIES 100000                /* files in an archive of `docker save`; three for each layer */
+#define LIMIT_PULL_MEMORY_BYTES (UINT64_C(1) << 30)  /* of a child; most is address space of libraries */
+#define LIMIT_PULL_MESSAGE_BYTES (1 << 20)           /* between front and a child: the largest has the variables */
+#define LIMIT_BLOBS_BYTES (UINT64_C(40) << 30)       /* downloads that are kept, all together; the oldest go first… */
+#define LIMIT_BLOBS_STEP_BYTES (UINT64_C(256) << 20) /* …for downloads that come: no more than this ahead of each… */
+#define LIMIT_BLOBS 20000                            /* …and files; layers of 150 images… */
+#define LIMIT_BLOB_AGE_S (3 * 24 * 3600)             /* …and unused ones: what was unpacked is not needed again… */
+#define LIMIT_PART_AGE_S (24 * 3600)                 /* …and downloads that nobody goes on with */
+#define LIMIT_ARCHIVE_ENTRIES 100000                 /* files in an archive of `docker save`; three for each layer */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */

@@ -295,6 +295,9 @@ static bool copy_layers(void *context, const bool *have, struct err *err)
     while (!blobs_make_room(archive->config->blobs, bytes, &archive->promise, err))
         if (!image_wait_for_room(archive->config, &was_said, err))
             return false;
+    if (!blob_promise_use(archive->config->blobs, &archive->promise, bytes,
+                          err)) /* it is the operator's, and is there */
+        return false;
     for (uint32_t i = 0; i < archive->count; i++) {
         struct sought *sought = &archive->list[i];
         sought->is_wanted = !have[i];

@@ -34,6 +34,7 @@ struct stock {
     size_t count, room;
     uint64_t bytes;    /* of the list */
     uint64_t promised; /* to downloads under way… */
+    uint64_t ready;    /* …of which room was made for these… */
     uint64_t arrived;  /* …and on the disk already, in parts of theirs, which are not in the list */
     size_t part_count; /* of those */
 };
@@ -63,12 +64,30 @@ static bool is_busy(const struct blobs *blobs, const char *name)
     return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0;
 }
 
-static void count_promise(const struct blobs *blobs, const char *name, const struct stat *st, struct stock *stock)
+/* A promise of few bytes has no place for the number, and room for all of them. */
+static uint64_t read_ready(int fd, uint64_t promised)
 {
-    if (is_busy(blobs, name))
-        stock->promised += MIN((uint64_t)st->st_size, UINT64_MAX - stock->promised);
-    else
+    uint64_t ready;
+
+    return pread(fd, &ready, sizeof ready, 0) == sizeof ready ? MIN(ready, promised) : promised;
+}
+
+static void count_promise(const struct blobs *blobs, const char *name, struct stock *stock)
+{
+    auto_close int fd = openat(blobs->dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat st;
+
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         (void)unlinkat(blobs->dir_fd, name, 0); /* its process has died */
+        return;
+    }
+    if (fstat(fd, &st) < 0)
+        return;
+    uint64_t bytes = MIN((uint64_t)st.st_size, UINT64_MAX - stock->promised);
+    stock->promised += bytes;
+    stock->ready += read_ready(fd, bytes);
 }
 
 static void count_file(const struct blobs *blobs, const char *name, struct stock *stock)
@@ -79,7 +98,7 @@ static void count_file(const struct blobs *blobs, const char *name, struct stock
     if ((!is_promise && !name_is_ours(name, &is_part)) || fstatat(blobs->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return;
     if (is_promise) {
-        count_promise(blobs, name, &st, stock);
+        count_promise(blobs, name, stock);
         return;
     }
     uint64_t bytes = (uint64_t)st.st_blocks * 512;
@@ -178,32 +197,55 @@ static void drop_too_old(const struct blobs *blobs, struct stock *stock)
     stock->count = left;
 }
 
-static bool make_room(const struct blobs *blobs, struct stock *stock, uint64_t bytes, struct err *err)
+static uint64_t bytes_most(const struct blobs *blobs)
 {
-    const uint64_t most = blobs->bytes_most ? blobs->bytes_most : LIMIT_BLOBS_BYTES;
+    return blobs->bytes_most ? blobs->bytes_most : LIMIT_BLOBS_BYTES;
+}
+
+static uint64_t step_of(const struct blobs *blobs)
+{
+    return blobs->step ? blobs->step : LIMIT_BLOBS_STEP_BYTES;
+}
+
+/* Could there be room for so many, if all that can go went? Nothing is removed in vain. */
+static bool can_have(const struct blobs *blobs, const struct stock *stock, uint64_t bytes, struct err *err)
+{
+    const uint64_t most = bytes_most(blobs);
     /* Of a download that nobody has promised, at least what is there. */
     const uint64_t promised = MAX(stock->promised, stock->arrived), coming = promised - stock->arrived;
 
-    drop_too_old(blobs, stock);
-    /* Nothing is removed in vain. */
     if (bytes > most)
         return no_room(bytes, most, err);
     if (!disk_has(blobs, bytes, stock->bytes))
         return no_disk(bytes, err);
-    if (promised > most - bytes || !disk_has(blobs, bytes + coming, stock->bytes))
-        return no_room_yet(bytes, err);
+    return (promised <= most - bytes && disk_has(blobs, bytes + coming, stock->bytes)) || no_room_yet(bytes, err);
+}
+
+/* Removes the oldest, until there is room for what others have room for, and so many bytes more. */
+static bool make_room(const struct blobs *blobs, struct stock *stock, uint64_t bytes, struct err *err)
+{
+    const uint64_t most = bytes_most(blobs);
+    const uint64_t ready = MAX(stock->ready, stock->arrived), coming = ready - stock->arrived;
+    const uint64_t may_stay = most - MIN(ready + bytes, most);
     size_t left = stock->count + stock->part_count;
+
     for (size_t i = 0; i < stock->count; i++) {
-        bool is_wanted =
-            stock->bytes > most - bytes - promised || left >= LIMIT_BLOBS || !disk_has(blobs, bytes + coming, 0);
+        bool is_wanted = stock->bytes > may_stay || left >= LIMIT_BLOBS || !disk_has(blobs, bytes + coming, 0);
         if (is_wanted && drop(blobs, &stock->list[i])) {
             stock->bytes -= stock->list[i].bytes;
             left--;
         }
     }
-    if (stock->bytes > most - bytes - promised)
+    if (stock->bytes > may_stay)
         return no_room(bytes, most, err);
-    return disk_has(blobs, bytes + coming, 0) || no_disk(bytes, err);
+    return disk_has(blobs, bytes + coming, 0) || no_disk(bytes + coming, err);
+}
+
+/* Failure: others make too much room, or too little, and notice when the disk is full. */
+static void promise_write(const struct blob_promise *promise)
+{
+    (void)!pwrite(promise->fd, &promise->ready, sizeof promise->ready, 0);
+    (void)!ftruncate(promise->fd, (off_t)promise->bytes);
 }
 
 static bool promise_make(const struct blobs *blobs, uint64_t bytes, struct blob_promise *out, struct err *err)
@@ -219,23 +261,58 @@ static bool promise_make(const struct blobs *blobs, uint64_t bytes, struct blob_
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || ftruncate(fd, (off_t)bytes) < 0)
         return err_sys(err, "promise room for a download");
     out->bytes = bytes;
+    out->ready = MIN(bytes, step_of(blobs));
+    out->used = 0;
     out->dir_fd = blobs->dir_fd;
     out->fd = take_fd(&fd);
+    promise_write(out);
     return true;
+}
+
+/* One process at a time counts and removes. -1: *err says why. */
+static int lock(const struct blobs *blobs, struct err *err)
+{
+    /* Opened anew: forks share the lock of a descriptor that they have in common. */
+    auto_close int fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd >= 0 && flock(fd, LOCK_EX) == 0)
+        return take_fd(&fd);
+    (void)err_sys(err, "lock the directory of downloads");
+    return -1;
 }
 
 bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct blob_promise *promise, struct err *err)
 {
-    /* Opened anew: forks share the lock of a descriptor that they have in common. */
-    auto_close int lock_fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int lock_fd = lock(blobs, err);
     struct stock stock;
 
     blob_promise_done(promise);
-    if (lock_fd < 0 || flock(lock_fd, LOCK_EX) < 0)
-        return err_sys(err, "lock the directory of downloads");
+    if (lock_fd < 0 || !take_stock(blobs, &stock, err))
+        return false;
+    drop_too_old(blobs, &stock);
+    bool fine = can_have(blobs, &stock, bytes, err) && make_room(blobs, &stock, MIN(bytes, step_of(blobs)), err) &&
+                (!bytes || promise_make(blobs, bytes, promise, err));
+    free(stock.list);
+    return fine;
+}
+
+bool blob_promise_use(const struct blobs *blobs, struct blob_promise *promise, uint64_t bytes, struct err *err)
+{
+    struct stock stock;
+
+    if (promise->fd < 0)
+        return true;
+    promise->used += bytes;
+    if (promise->used <= promise->ready || promise->ready == promise->bytes)
+        return true;
+    auto_close int lock_fd = lock(blobs, err);
+    if (lock_fd < 0)
+        return false;
+    promise->ready = MIN(promise->used + step_of(blobs), promise->bytes);
+    promise_write(promise);
     if (!take_stock(blobs, &stock, err))
         return false;
-    bool fine = make_room(blobs, &stock, bytes, err) && (!bytes || promise_make(blobs, bytes, promise, err));
+    bool fine = make_room(blobs, &stock, 0, err); /* the promise is in the stock */
     free(stock.list);
     return fine;
 }
@@ -245,7 +322,9 @@ void blob_promise_less(struct blob_promise *promise, uint64_t bytes)
     if (promise->fd < 0)
         return;
     promise->bytes -= MIN(bytes, promise->bytes);
-    (void)!ftruncate(promise->fd, (off_t)promise->bytes); /* else others see too much, and wait longer */
+    promise->ready -= MIN(bytes, promise->ready);
+    promise->used -= MIN(bytes, promise->used);
+    promise_write(promise);
 }
 
 void blob_promise_done(struct blob_promise *promise)

@@ -6,8 +6,11 @@
  * on; what a process left behind, the next one goes on with. When it is whole and its digest is right, it loses ".part".
  * A file is checked again before it is used, so nothing depends on what a crash has left.
  *
- * Who is about to download says first how much, or all those who find room at the same time would fill it together. That is an
- * empty file "promise-…" as long as what is still to come, which its process holds a lock on: without the lock it means nothing.
+ * Who is about to download says first how much, or all those who find room at the same time would fill it together. That is a
+ * file "promise-…" as long as what is still to come, which its process holds a lock on: without the lock it means nothing.
+ *
+ * How much there is to download is what a stranger's manifest says. So what others have downloaded is not removed at once, but as
+ * the bytes arrive, a step ahead of them. For how many of its bytes there is room now is in the promise's first eight bytes.
  */
 #ifndef REGISTRY_BLOBS_H
 #define REGISTRY_BLOBS_H
@@ -23,20 +26,26 @@
 struct blobs {
     int dir_fd;
     uint64_t bytes_most; /* 0: LIMIT_BLOBS_BYTES */
+    uint64_t step;       /* 0: LIMIT_BLOBS_STEP_BYTES */
 };
 
 struct blob_promise {
     int fd; /* -1: none */
     char name[32];
     uint64_t bytes;
+    uint64_t ready; /* of these, there is room for so many… */
+    uint64_t used;  /* …of which so many have arrived */
     int dir_fd;
 };
 /*
- * Removes the oldest, if that makes room for so many bytes, and promises them; what *promise had before is given up. ERR_FULL,
- * ERR_LIMIT: there is no room. ERR_CONFLICT: there may be, when downloads under way have ended. Removes what is too old in
- * any case. Waits for other processes that do the same.
+ * Promises so many bytes, if removing the oldest can make room for them, and removes them for the first step; what *promise had
+ * before is given up. ERR_FULL, ERR_LIMIT: there is no room. ERR_CONFLICT: there may be, when downloads under way have ended.
+ * Removes what is too old in any case. Waits for other processes that do the same.
  */
 bool blobs_make_room(const struct blobs *blobs, uint64_t bytes, struct blob_promise *promise, struct err *err) must_use;
+/* So many of them are about to be written: makes room for them, and for a step more, if there is none yet. ERR_FULL. */
+bool blob_promise_use(const struct blobs *blobs, struct blob_promise *promise, uint64_t bytes, struct err *err)
+    must_use;
 /* So many of them are here, or do not come. */
 void blob_promise_less(struct blob_promise *promise, uint64_t bytes);
 void blob_promise_done(struct blob_promise *promise);

@@ -110,24 +110,41 @@ static bool find_manifest(struct remote *remote, struct err *err)
 
 /* ---- blobs ---- */
 
+struct blob_sink {
+    struct remote *remote;
+    struct blob *blob;
+};
+
+static bool use_room(struct remote *remote, uint64_t bytes, struct err *err)
+{
+    pthread_mutex_lock(&remote->lock);
+    bool fine = blob_promise_use(remote->config->blobs, &remote->promise, bytes, err);
+    pthread_mutex_unlock(&remote->lock);
+    return fine;
+}
+
 static bool sink_take(void *context, struct str piece, struct err *err)
 {
-    return blob_write(context, piece, err);
+    const struct blob_sink *sink = context;
+
+    return use_room(sink->remote, piece.len, err) && blob_write(sink->blob, piece, err);
 }
 
 static bool sink_restart(void *context, struct err *err)
 {
-    return blob_restart(context, err);
+    return blob_restart(((const struct blob_sink *)context)->blob, err);
 }
 
 /* *out_resumed: part of it was there before. */
 static bool download(struct remote *remote, struct client *client, const struct descriptor *what, struct blob *blob,
                      bool *out_resumed, int *out_fd, struct err *err)
 {
-    struct sink sink = { .have = blob->have, .take = sink_take, .restart = sink_restart, .context = blob };
+    struct blob_sink into = { .remote = remote, .blob = blob };
+    struct sink sink = { .have = blob->have, .take = sink_take, .restart = sink_restart, .context = &into };
 
     *out_resumed = blob->have > 0;
-    return client_download(client, what, &sink, err) && blob_finish(remote->config->blobs, blob, out_fd, err);
+    return use_room(remote, blob->have, err) && client_download(client, what, &sink, err) &&
+           blob_finish(remote->config->blobs, blob, out_fd, err);
 }
 
 /* Waits for the process, or the thread of this one, that downloads the same. */

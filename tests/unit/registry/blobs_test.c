@@ -66,6 +66,14 @@ static bool is_here(const char *content)
     return blob_find(&rig.blobs, &blob, &fd);
 }
 
+/* Without the check of its digest, which makes it new. */
+static bool is_there(const char *content)
+{
+    struct blob blob = blob_of(content);
+
+    return faccessat(rig.blobs.dir_fd, blob.name, F_OK, 0) == 0;
+}
+
 static void a_download_goes_on_where_it_ended(void **state)
 {
     auto_close int fd = -1;
@@ -256,6 +264,68 @@ static void a_promise_of_nobody_means_nothing(void **state)
     assert_int_equal(faccessat(rig.blobs.dir_fd, name, F_OK, 0), -1);
 }
 
+/* What a manifest says is not what comes: others lose their files to bytes, not to numbers. */
+static void room_is_made_as_bytes_arrive(void **state)
+{
+    static const char *const names[] = { "one", "two", "three", "four" };
+    struct blob_promise promise = { .fd = -1 };
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        keep(names[i]);
+        make_older(names[i], (int64_t)(1000 - i * 100));
+    }
+    rig.blobs.bytes_most = 10 * 4096 + 1;
+    rig.blobs.step = 2 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 10 * 4096, &promise, &err));
+    assert_true(is_there("one"));
+    assert_false(make_room(2, &err)); /* nobody else is promised anything */
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(blob_promise_use(&rig.blobs, &promise, 2 * 4096, &err));
+    assert_true(is_there("one"));
+    assert_true(blob_promise_use(&rig.blobs, &promise, 3 * 4096, &err)); /* five have arrived, room for seven */
+    assert_false(is_there("one"));
+    assert_true(is_there("two"));
+    assert_true(blob_promise_use(&rig.blobs, &promise, 2 * 4096, &err)); /* seven: there is room */
+    assert_true(is_there("two"));
+    assert_true(blob_promise_use(&rig.blobs, &promise, 1, &err)); /* one more, room for nine */
+    assert_false(is_there("two"));
+    assert_false(is_there("three"));
+    assert_true(is_there("four"));
+    assert_true(blob_promise_use(&rig.blobs, &promise, 3 * 4096 - 1, &err)); /* …for ten, and no more */
+    assert_false(is_there("four"));
+    blob_promise_done(&promise);
+}
+
+/* Others make room for what has arrived and a step, and not for all that it was promised. */
+static void a_promise_says_how_much_has_room(void **state)
+{
+    struct blob_promise promise = { .fd = -1 }, other = { .fd = -1 };
+    struct err err;
+
+    (void)state;
+    keep("one");
+    make_older("one", 500);
+    keep("two");
+    rig.blobs.bytes_most = 10 * 4096;
+    rig.blobs.step = 2 * 4096;
+    assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &promise, &err));
+    assert_true(blobs_make_room(&rig.blobs, 4 * 4096, &other, &err));
+    assert_true(blob_promise_use(&rig.blobs, &other, 4 * 4096, &err)); /* 2 + 4 + 2 kept */
+    assert_true(is_there("one"));
+    assert_true(blob_promise_use(&rig.blobs, &promise, 3 * 4096, &err)); /* 5 + 4 */
+    assert_false(is_there("one"));
+    assert_true(is_there("two"));
+    blob_promise_less(&promise, 3 * 4096); /* a layer that is whole is one of those that are kept */
+    keep("one");
+    make_older("one", 500);
+    assert_true(blob_promise_use(&rig.blobs, &promise, 2 * 4096 + 1, &err)); /* 3 + 4 */
+    assert_true(is_there("one"));
+    blob_promise_done(&promise);
+    blob_promise_done(&other);
+}
+
 int main(void)
 {
 #define BLOB_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -269,6 +339,8 @@ int main(void)
         BLOB_CASE(what_others_were_promised_is_not_there_for_all),
         BLOB_CASE(a_download_under_way_counts_once),
         BLOB_CASE(a_promise_of_nobody_means_nothing),
+        BLOB_CASE(room_is_made_as_bytes_arrive),
+        BLOB_CASE(a_promise_says_how_much_has_room),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
