@@ -59,7 +59,8 @@ static_assert(LIMIT_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSE
               "for other keys");
 
 enum {
-    STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
+    STOP_BUILDS_MS = 3000, /* for builds to end their sandboxes, and then… */
+    STOP_MS = 3000,        /* …for control calls under way; both together less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
     UPKEEP_FIRST_MS = 3000,    /* after the start… */
     UPKEEP_MS = 10000,         /* …and from then on */
@@ -97,6 +98,7 @@ struct front {
     uint64_t sweep_ms; /* the upkeep's */
     struct timer stopping;
     uint64_t stop_ms;
+    bool is_shut; /* nobody can be asked any more */
     bool booted;
     int exit_code;
 };
@@ -367,18 +369,34 @@ static void boot_done(struct job *job)
 
 /* ---- stop ---- */
 
+/* Calls that wait for keeper must fail now, while the loop still runs and can wake their workers. */
+static void shut_channels(struct front *front)
+{
+    channel_shut(front->channel);
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (front->peers[i])
+            channel_shut(front->peers[i]);
+    front->is_shut = true;
+    front->stop_ms = loop_now_ms(front->loop) + STOP_MS;
+}
+
 static void on_stopping(struct timer *timer)
 {
     struct front *front = container_of(timer, struct front, stopping);
+    bool has_time = loop_now_ms(front->loop) < front->stop_ms;
 
+    /* Builds come first: keeper ends their sandboxes, which nobody could use while no server runs. */
+    if (!front->is_shut && !(builder_is_busy(front->builder) && has_time)) {
+        shut_channels(front);
+        has_time = true;
+    }
     bool is_busy = workers_busy(front->workers) || builder_is_busy(front->builder);
-    if (is_busy && loop_now_ms(front->loop) < front->stop_ms)
+    if (!front->is_shut || (is_busy && has_time))
         timer_set(timer, front->loop, STOP_LOOK_MS, on_stopping);
     else
         loop_stop_soon(front->loop);
 }
 
-/* Calls that wait for keeper must fail now, while the loop still runs and can wake their workers. */
 static void on_signal(void *context, int number)
 {
     struct front *front = context;
@@ -392,11 +410,7 @@ static void on_signal(void *context, int number)
         front_mail_stop(front->mail);
     timer_clear(&front->upkeep_timer);
     builder_stop(front->builder);
-    channel_shut(front->channel);
-    for (int i = 0; i < ROLE_COUNT; i++)
-        if (front->peers[i])
-            channel_shut(front->peers[i]);
-    front->stop_ms = loop_now_ms(front->loop) + STOP_MS;
+    front->stop_ms = loop_now_ms(front->loop) + STOP_BUILDS_MS;
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
 

@@ -18,7 +18,7 @@ const struct role_row roles[ROLE_COUNT] = {
                     BIT(MESSAGE_UNMAKE),
         .restart_first_ms = 100,
         .restart_max_ms = 5000,
-        .stop_ms = 5000,
+        .stop_ms = 8000,
     },
     [ROLE_EGRESS] = {
         .name = "egress",

@@ -1,10 +1,14 @@
 """What builds of templates promise beside their recipes: built once, short chains, no rest, defaults that stay."""
 
+import contextlib
+import pathlib
+import signal
 import threading
 import uuid
 
 import pytest
 from e2b import Sandbox, Template
+from server import wait_for
 
 LAYERS_MOST = 128
 
@@ -80,3 +84,39 @@ def test_a_build_that_writes_nothing_outlives_what_it_is_from(server, name):
     server.start_when_free()
     with Sandbox.create(name, timeout=120) as box:
         assert box.commands.run("cat ~/mark").stdout.strip() == name
+
+
+def processes_of(sandbox_id):
+    """By their cgroups, which have its name."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if sandbox_id in path.read_text():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_build_ends_with_its_server(server, name, number):
+    """Its sandbox too: nobody could use it, and no server would end it at its deadline."""
+    before = {path.name for path in (server.data / "sandboxes").iterdir()}
+    recipe = Template().from_template("base").run_cmd(f"echo {name}; sleep 1000")
+    info = Template.build_in_background(recipe, name, cpu_count=1, memory_mb=512)
+    status = f"/templates/{info.template_id}/builds/{info.build_id}/status?logsOffset=0"
+
+    def runs():
+        return any(f"[stdout]: {name}" in line["message"] for line in server.api("GET", status).json["logEntries"])
+
+    assert wait_for(runs), server.api("GET", status)
+    ours = [path.name for path in (server.data / "sandboxes").iterdir() if path.name not in before]
+    assert any(processes_of(sandbox_id) for sandbox_id in ours), ours
+    server.process.send_signal(number)
+    assert server.process.wait(60) == 0
+    assert wait_for(lambda: not any(processes_of(sandbox_id) for sandbox_id in ours)), ours
+    assert "sandbox runs on" not in server.log_tail(), server.log_tail()
+    server.start_when_free()
+    ended = server.api("GET", status).json
+    assert ended["status"] == "error"
+    assert ended["reason"]["message"] == "the server was stopped during the build: start it again"
+    # Said by the server that was stopped, and not found out by the next one.
+    assert ended["logEntries"][-1]["message"].startswith("Build failed: the server was stopped"), ended
