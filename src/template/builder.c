@@ -478,7 +478,7 @@ bool builder_is_busy(struct builder *builder)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
 
-    return builder->running > 0 || builder->is_sweeping;
+    return builder->running > 0 || builder->is_sweeping || builder->prunes > 0;
 }
 
 void builder_free(struct builder *builder)
@@ -487,7 +487,7 @@ void builder_free(struct builder *builder)
         return;
     builder_stop(builder);
     pthread_mutex_lock(&builder->lock);
-    while (builder->running || builder->is_sweeping)
+    while (builder->running || builder->is_sweeping || builder->prunes)
         pthread_cond_wait(&builder->changed, &builder->lock);
     pthread_mutex_unlock(&builder->lock);
     for (struct build *build = builder->builds, *next; build; build = next) {

@@ -256,10 +256,10 @@ static bool evict(struct build *build, uint64_t bytes, struct str **out, size_t 
 
 static bool make_room(struct build *build, uint64_t bytes, struct err *err)
 {
+    size_t count, dropped;
     struct str *ids;
-    size_t count;
 
-    return evict(build, bytes, &ids, &count, err) && layers_drop(build->builder, ids, count, err);
+    return evict(build, bytes, &ids, &count, err) && layers_drop(build->builder, ids, count, UINT64_MAX, &dropped, err);
 }
 
 static uint64_t too_much(const struct build *build, uint64_t of_team, uint64_t of_all)

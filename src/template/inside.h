@@ -90,6 +90,7 @@ struct builder {
     uint32_t running;
     struct map busy; /* keys that a build makes: team and key */
     bool is_stopping, is_sweeping;
+    uint32_t prunes;    /* under way */
     struct holds holds; /* its lock is never taken with the one above held */
 };
 
@@ -158,8 +159,9 @@ void layers_hold(struct build *build, const struct str *layers, uint32_t count);
 bool layer_is_held(void *context, struct str id);
 /* With the lock held: the first ones, at most so many, that nobody holds are doomed. They are moved to the front of ids. */
 size_t layers_doom(struct builder *builder, struct str *ids, size_t count, size_t most) must_use;
-/* Drops what is doomed. After a failure the rest stays for another time. */
-bool layers_drop(struct builder *builder, const struct str *ids, size_t count, struct err *err) must_use;
+/* Drops what is doomed, until then (clock_mono_ms()). The rest stays for another time, also after a failure. */
+bool layers_drop(struct builder *builder, const struct str *ids, size_t count, uint64_t until_ms, size_t *out_dropped,
+                 struct err *err) must_use;
 /* The build is on nothing any more. */
 void build_let_go(struct build *build);
 /* Drops what nothing needs. True: there is more of it. */

@@ -22,6 +22,7 @@
 enum {
     CACHE_KEPT_S = 14 * 24 * 3600, /* a step that no build has used for this long is made anew */
     SWEEP_MOST = 256,              /* layers of one turn: keeper has other things to do, too */
+    PRUNE_MS = 60 * 1000,          /* the caller waits */
 };
 
 /* One layer. It is there while builds hold it, or while it is doomed. */
@@ -134,13 +135,18 @@ static void undoom(struct builder *builder, struct str id)
     pthread_cond_broadcast(&builder->holds.changed);
 }
 
-bool layers_drop(struct builder *builder, const struct str *ids, size_t count, struct err *err)
+bool layers_drop(struct builder *builder, const struct str *ids, size_t count, uint64_t until_ms, size_t *out_dropped,
+                 struct err *err)
 {
     bool ok = true;
 
+    *out_dropped = 0;
     for (size_t i = 0; i < count; i++) {
-        ok = ok && sandbox_drop_snapshot(builder->config.sandboxes, ids[i], err) &&
-             store_build_forget(builder->config.store, ids[i], err);
+        if (ok && clock_mono_ms() < until_ms) {
+            ok = sandbox_drop_snapshot(builder->config.sandboxes, ids[i], err) &&
+                 store_build_forget(builder->config.store, ids[i], err);
+            *out_dropped += ok;
+        }
         undoom(builder, ids[i]);
     }
     return ok;
@@ -165,15 +171,65 @@ static bool doom_unused(struct builder *builder, struct arena *arena, struct str
 bool unused_sweep(struct builder *builder)
 {
     struct str *ids;
-    size_t count = 0;
+    size_t count = 0, dropped;
     bool more = false;
     struct arena arena;
     struct err err;
 
     arena_init(&arena);
-    bool ok = doom_unused(builder, &arena, &ids, &count, &more, &err) && layers_drop(builder, ids, count, &err);
+    bool ok = doom_unused(builder, &arena, &ids, &count, &more, &err) &&
+              layers_drop(builder, ids, count, UINT64_MAX, &dropped, &err);
     if (!ok && err.kind != ERR_UNAVAILABLE)
         log_warn("builds: layers that nothing needs stay for now: %s", err_text(&err));
     arena_done(&arena);
     return ok && more;
+}
+
+/* ---- what somebody wants to be rid of ---- */
+
+static bool doom_pruned(struct builder *builder, const struct cache_prune *want, struct arena *arena,
+                        struct cache_pruned *out, size_t *out_doomed, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->holds.lock);
+
+    if (!store_cache_prune(builder->config.store, want, arena, out, err))
+        return false;
+    *out_doomed = want->dry_run ? 0 : layers_doom(builder, out->kept_ids, out->count, out->count);
+    return true;
+}
+
+static bool prune(struct builder *builder, const struct cache_prune *want, struct pruned *out, struct err *err)
+{
+    struct cache_pruned pruned;
+    size_t doomed, dropped;
+    struct arena arena;
+
+    arena_init(&arena);
+    bool ok = doom_pruned(builder, want, &arena, &pruned, &doomed, err) &&
+              layers_drop(builder, pruned.kept_ids, doomed, clock_mono_ms() + PRUNE_MS, &dropped, err);
+    if (ok)
+        *out = (struct pruned){
+            .steps = pruned.steps, .layers = pruned.count, .bytes = pruned.bytes, .left = doomed - dropped
+        };
+    arena_done(&arena);
+    return ok;
+}
+
+bool builder_prune(struct builder *builder, struct str team_id, bool dry_run, struct pruned *out, struct err *err)
+{
+    const struct cache_prune want = {
+        .team_id = team_id, .dry_run = dry_run, .is_held = layer_is_held, .context = builder
+    };
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+        if (builder->is_stopping)
+            return err_set(err, ERR_UNAVAILABLE, "the server is stopping");
+        builder->prunes++;
+    }
+    bool ok = prune(builder, &want, out, err);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&builder->lock);
+    builder->prunes--;
+    pthread_cond_broadcast(&builder->changed); /* builder_free() may go on: nothing of the builder is used below */
+    return ok;
 }

@@ -52,6 +52,19 @@ bool builder_is_busy(struct builder *builder); /* something runs */
 /* On a worker, from time to time: drops some layers that nothing needs any more, also while builds run. True: there are more. */
 bool builder_tidy(struct builder *builder);
 
+struct pruned {
+    uint64_t steps;  /* of the cache */
+    uint64_t layers; /* that they and others have left without use… */
+    uint64_t bytes;  /* …and what those take */
+    uint64_t left;   /* layers that are not dropped yet: builder_tidy() does it */
+};
+/*
+ * On a worker: drops the steps of the cache that no template, snapshot, sandbox or running build is on, and what nothing needs
+ * any more, of a team or of all (empty). dry_run: only says what that would be. ERR_UNAVAILABLE: the server is stopping.
+ */
+bool builder_prune(struct builder *builder, struct str team_id, bool dry_run, struct pruned *out, struct err *err)
+    must_use;
+
 /* ---- recipes ---- */
 
 enum step_type { STEP_COPY, STEP_RUN, STEP_USER, STEP_WORKDIR, STEP_ENV, STEP_UNKNOWN };
@@ -133,6 +146,13 @@ struct uploads *uploads_new(int dir_fd, const struct upload_caps *caps, struct e
 void uploads_free(struct uploads *uploads); /* NULL is fine; before it, every upload has been kept or dropped */
 /* Removes what was not used for long. Also done by upload_begin(). */
 void uploads_sweep(struct uploads *uploads);
+struct upload_total {
+    uint64_t count, bytes;
+};
+/* What there is, of a team or of all (empty). */
+struct upload_total uploads_total(struct uploads *uploads, struct str team_id);
+/* Removes those that no client has asked for and no build has used for LIMIT_UPLOAD_BUSY_S. dry_run: only says how many. */
+struct upload_total uploads_prune(struct uploads *uploads, struct str team_id, bool dry_run);
 
 /* Is it there? Then it stays for LIMIT_UPLOAD_BUSY_S, if its time is not over. hash: 64 hex digits; else it is not there. */
 bool upload_exists(struct uploads *uploads, struct str team_id, struct str hash);

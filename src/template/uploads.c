@@ -293,6 +293,43 @@ void uploads_sweep(struct uploads *all)
     sweep(all);
 }
 
+static bool is_of(const struct entry *entry, struct str team_id)
+{
+    return !team_id.len || str_starts(str_from(entry->name), team_id);
+}
+
+struct upload_total uploads_total(struct uploads *all, struct str team_id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct upload_total total = { 0 };
+    struct entry *entry;
+
+    for (size_t i = 0; (entry = map_next(&all->by_name, &i));)
+        if (is_of(entry, team_id)) {
+            total.count++;
+            total.bytes += entry->size;
+        }
+    return total;
+}
+
+struct upload_total uploads_prune(struct uploads *all, struct str team_id, bool dry_run)
+{
+    const int64_t before_us = clock_wall_us() - LIMIT_UPLOAD_BUSY_S * SECOND_US;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct entry **goes = mem_new(all->by_name.count * sizeof(struct entry *) + 1), *entry;
+    struct upload_total total = { 0 };
+
+    for (size_t i = 0; (entry = map_next(&all->by_name, &i));)
+        if (is_of(entry, team_id) && MAX(entry->used_us, entry->asked_us) < before_us) {
+            total.bytes += entry->size;
+            goes[total.count++] = entry;
+        }
+    for (size_t i = 0; i < total.count && !dry_run; i++)
+        entry_remove(all, goes[i]);
+    free(goes);
+    return total;
+}
+
 /* ---- reading ---- */
 
 bool upload_open(struct uploads *all, struct str team_id, struct str hash, int *out_fd, uint64_t *out_size,

@@ -712,6 +712,47 @@ static void what_a_cancelled_build_was_on_goes_after_it(void **state)
     assert_int_equal(*dropped, 1);
 }
 
+static void a_prune_takes_what_is_unused_and_nothing_that_a_build_is_on(void **state)
+{
+    struct bench *bench = *state;
+    const unsigned *dropped = &bench->rig->fake.pause_calls[PAUSE_DROP];
+    struct build_want want = { RECIPE(STEP(RUN, STR_INIT("step one")), STEP(RUN, STR_INIT("step two")),
+                                      STEP(RUN, STR_INIT("step three"))) };
+    struct str team_id = store_team_default(bench->rig->disk.store);
+    struct pruned pruned;
+    char key[KEY_BYTES];
+
+    struct build_row first = build(bench, "first", want);
+    struct build *maker = occupy(bench, first.id, "[builder 2/3] RUN step two ", key);
+    struct str id = begin(bench, "second", want);
+    await_line(bench, id, "waiting for a build that does the same");
+    /* All of it is a template's. */
+    MUST(builder_prune(bench->builder, team_id, false, &pruned, &err));
+    assert_int_equal(pruned.steps + pruned.layers + pruned.bytes, 0);
+    MUST(store_built_remove(bench->rig->disk.store, first.template_id, &err));
+    /* The second build is on the first layer, and about to look for the second step. */
+    MUST(builder_prune(bench->builder, STR("another team"), false, &pruned, &err));
+    assert_int_equal(pruned.steps + pruned.layers, 0);
+    for (int is_real = 0; is_real < 2; is_real++) {
+        MUST(builder_prune(bench->builder, is_real ? STR("") : team_id, !is_real, &pruned, &err));
+        assert_int_equal(pruned.steps, 2);
+        assert_int_equal(pruned.layers, 2);
+        assert_int_equal(pruned.bytes, 2000);
+        assert_int_equal(pruned.left, 0);
+        assert_int_equal(*dropped, is_real ? 2 : 0);
+    }
+    assert_true(is_kept(bench, first.layers[1]));
+    leave(maker, key);
+    struct build_row second = await(bench, id);
+    assert_int_equal(second.state, BUILD_READY);
+    CHECK_STR(second.layers[1], first.layers[1]);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step one"), 1);
+    assert_int_equal(guestd_fake_count(&bench->guestd, "step two"), 2);
+    await_idle(bench);
+    builder_stop(bench->builder);
+    MUST_FAIL(builder_prune(bench->builder, team_id, false, &pruned, &err), ERR_UNAVAILABLE);
+}
+
 struct wanting {
     struct build *build;
     struct str layer;
@@ -748,7 +789,9 @@ static void who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone(void 
     assert_int_equal(pthread_create(&thread, NULL, want_layer, &wanting), 0);
     usleep(50000);
     assert_false(atomic_load(&wanting.has));
-    MUST(layers_drop(builder, list, 1, &err));
+    size_t dropped;
+    MUST(layers_drop(builder, list, 1, UINT64_MAX, &dropped, &err));
+    assert_int_equal(dropped, 1);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(atomic_load(&wanting.has));
     pthread_mutex_lock(&builder->holds.lock);
@@ -861,6 +904,7 @@ int main(void)
         BENCH_CASE(a_build_that_writes_nothing_has_a_layer_of_its_own),
         BENCH_CASE(a_sweep_takes_what_is_unused_and_nothing_that_a_build_is_on),
         BENCH_CASE(what_a_cancelled_build_was_on_goes_after_it),
+        BENCH_CASE(a_prune_takes_what_is_unused_and_nothing_that_a_build_is_on),
         BENCH_CASE(who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone),
         BENCH_CASE(a_team_leaves_a_turn_to_others),
     };

@@ -297,6 +297,36 @@ static void a_team_has_so_many(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static void a_prune_leaves_what_may_be_needed_soon(void **state)
+{
+    struct fixture *f = *state;
+
+    keep(f, TEAM, HASH(1), "old");
+    keep(f, TEAM, HASH(2), "asked for");
+    keep(f, TEAM, HASH(3), "new");
+    keep(f, OTHER, HASH(1), "theirs");
+    age(f, TEAM, HASH(1), LIMIT_UPLOAD_BUSY_S + 10);
+    age(f, TEAM, HASH(2), LIMIT_UPLOAD_BUSY_S + 10);
+    age(f, OTHER, HASH(1), LIMIT_UPLOAD_BUSY_S + 10);
+    reopen(f);
+    assert_true(upload_exists(f->all, TEAM, HASH(2)));
+    struct upload_total total = uploads_total(f->all, TEAM);
+    assert_int_equal(total.count, 3);
+    assert_int_equal(total.bytes, 3 + 9 + 3);
+    assert_int_equal(uploads_total(f->all, STR("")).count, 4);
+    for (int is_real = 0; is_real < 2; is_real++) {
+        total = uploads_prune(f->all, TEAM, !is_real);
+        assert_int_equal(total.count, 1);
+        assert_int_equal(total.bytes, 3);
+    }
+    assert_false(upload_exists(f->all, TEAM, HASH(1)));
+    assert_true(upload_exists(f->all, TEAM, HASH(2)) && upload_exists(f->all, TEAM, HASH(3)));
+    total = uploads_prune(f->all, STR(""), false);
+    assert_int_equal(total.count, 1);
+    assert_int_equal(total.bytes, 6);
+    assert_false(upload_exists(f->all, OTHER, HASH(1)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +338,7 @@ int main(void)
         TEST(old_ones_make_room_and_new_ones_stay),
         TEST(the_server_has_a_cap_too),
         TEST(a_team_has_so_many),
+        TEST(a_prune_leaves_what_may_be_needed_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
