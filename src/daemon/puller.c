@@ -354,6 +354,20 @@ static bool run(struct pull *pull, struct str request, struct arena *arena, stru
     return fine;
 }
 
+static bool serve_stock(const struct puller *puller, bool removes, int fd, struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+    const struct blobs blobs = { .dir_fd = puller->blobs_fd };
+    uint64_t files, bytes;
+    struct err why;
+
+    if (blobs_stock(&blobs, removes, &files, &bytes, &why))
+        pull_stocked_pack(&out, files, bytes);
+    else
+        pull_failed_pack(&out, &why);
+    return frame_write(fd, buf_str(&out), READ_MS, err);
+}
+
 static bool serve(void *context, int fd, struct err *err)
 {
     const struct puller *puller = context;
@@ -367,10 +381,13 @@ static bool serve(void *context, int fd, struct err *err)
     struct pull_done done;
     struct arena arena;
     struct err why;
+    bool removes;
     size_t len;
 
     if (!frame_read(fd, LIMIT_PULL_MESSAGE_BYTES, READ_MS, &request, &len, err))
         return false;
+    if (pull_stock_unpack(str_of(request, len), &removes, &why))
+        return serve_stock(puller, removes, fd, err);
     if (!net_range_parse(STR("0.0.0.0/0"), &pull.all)) /* those of IPv6, too */
         return err_set(err, ERR_INTERNAL, "no range has all addresses");
     arena_init(&arena);

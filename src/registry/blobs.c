@@ -335,6 +335,27 @@ void blob_promise_done(struct blob_promise *promise)
     fd_close(&promise->fd);
 }
 
+bool blobs_stock(const struct blobs *blobs, bool removes, uint64_t *out_files, uint64_t *out_bytes, struct err *err)
+{
+    auto_close int lock_fd = openat(blobs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    uint64_t files = 0, bytes = 0;
+    struct stock stock;
+
+    if (lock_fd < 0 || flock(lock_fd, LOCK_EX) < 0)
+        return err_sys(err, "lock the directory of downloads");
+    if (!take_stock(blobs, &stock, err))
+        return false;
+    for (size_t i = 0; i < stock.count; i++)
+        if (!removes || drop(blobs, &stock.list[i])) {
+            files++;
+            bytes += stock.list[i].bytes;
+        }
+    free(stock.list);
+    *out_files = files;
+    *out_bytes = bytes;
+    return true;
+}
+
 /* ---- one blob ---- */
 
 void blob_init(struct blob *blob, struct str place, const char *hex, uint64_t size)

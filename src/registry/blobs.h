@@ -50,6 +50,10 @@ bool blob_promise_use(const struct blobs *blobs, struct blob_promise *promise, u
 void blob_promise_less(struct blob_promise *promise, uint64_t bytes);
 void blob_promise_done(struct blob_promise *promise);
 
+/* What is not in use, and how much it is. removes: it goes. */
+bool blobs_stock(const struct blobs *blobs, bool removes, uint64_t *out_files, uint64_t *out_bytes, struct err *err)
+    must_use;
+
 enum { BLOB_NAME_BYTES = 32 + 1 + 64 + 5 + 1 };
 struct blob {
     char name[BLOB_NAME_BYTES]; /* without ".part" */

@@ -103,6 +103,32 @@ bool pull_have_unpack(struct str bytes, bool *out, uint32_t count, struct err *e
     return unpack_done(&in, err);
 }
 
+void pull_stock_pack(struct buf *out, bool removes)
+{
+    pack_u8(out, PULL_STOCK);
+    pack_bool(out, removes);
+}
+
+bool pull_stock_unpack(struct str bytes, bool *out_removes, struct err *err)
+{
+    struct unpack in = unpack_from(bytes);
+
+    if (unpack_u8(&in) != PULL_STOCK)
+        in.failed = true;
+    bool removes = unpack_bool(&in);
+    if (!unpack_done(&in, err))
+        return false;
+    *out_removes = removes;
+    return true;
+}
+
+void pull_stocked_pack(struct buf *out, uint64_t files, uint64_t bytes)
+{
+    pack_u8(out, PULL_STOCKED);
+    pack_u64(out, files);
+    pack_u64(out, bytes);
+}
+
 static void hex_unpack(struct unpack *in, char out[DIGEST_HEX_BYTES], bool may_be_empty)
 {
     char text[DIGEST_HEX_BYTES + 8] = "sha256:";
@@ -160,6 +186,10 @@ bool pull_told_unpack(struct str bytes, struct arena *arena, struct pull_told *o
         break;
     case PULL_FAILED:
         message_unpack_err(&in, &out->err);
+        break;
+    case PULL_STOCKED:
+        out->files = unpack_u64(&in);
+        out->bytes = unpack_u64(&in);
         break;
     default:
         in.failed = true;

@@ -8,6 +8,11 @@
  *   child    PULL_LAYER    the number of a layer that is not there, with its archive as a descriptor
  *   child    PULL_DONE     digests and variables, or PULL_FAILED
  *
+ * Or, in place of all that:
+ *
+ *   front    PULL_STOCK    what was downloaded and is not in use: how much is it, and shall it go?
+ *   child    PULL_STOCKED  so much, or PULL_FAILED
+ *
  * Both sides decode all of a message before they use any of it.
  */
 #ifndef REGISTRY_MESSAGE_H
@@ -33,6 +38,8 @@ enum pull_message {
     PULL_LAYER,
     PULL_DONE,
     PULL_FAILED,
+    PULL_STOCK,
+    PULL_STOCKED,
 };
 
 /* The fields of template.h's registry_login. */
@@ -77,6 +84,7 @@ struct pull_told {
     uint32_t layer;            /* LAYER: below LIMIT_IMAGE_LAYERS */
     struct pull_done done;     /* DONE */
     struct err err;            /* FAILED */
+    uint64_t files, bytes;     /* STOCKED */
 };
 bool pull_told_unpack(struct str bytes, struct arena *arena, struct pull_told *out, struct err *err) must_use;
 
@@ -84,6 +92,9 @@ void pull_said_pack(struct buf *out, struct str line);
 void pull_layer_pack(struct buf *out, uint32_t layer);
 void pull_failed_pack(struct buf *out, const struct err *err);
 void pull_have_pack(struct buf *out, const bool *have, uint32_t count);
+void pull_stock_pack(struct buf *out, bool removes);
+bool pull_stock_unpack(struct str bytes, bool *out_removes, struct err *err) must_use;
+void pull_stocked_pack(struct buf *out, uint64_t files, uint64_t bytes);
 bool pull_have_unpack(struct str bytes, bool *out, uint32_t count, struct err *err) must_use;
 
 #endif

@@ -213,6 +213,8 @@ static bool take_message(struct pull *pull, bool *out_over, struct err *err)
         return take_layer(pull, &told, &fd, err);
     case PULL_DONE:
         return take_done(pull, &told, err);
+    case PULL_STOCKED:
+        return bad_child(err);
     default:
         *err = told.err;
         return false;
@@ -289,4 +291,31 @@ bool puller_digest(struct puller *puller, const struct pull_want *want, char out
     if (fine)
         memcpy(out_hex, got.reference_hex, sizeof got.reference_hex);
     return fine;
+}
+
+bool puller_stock(struct puller *puller, bool removes, struct download_total *out, struct err *err)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+    auto_free char *bytes = NULL;
+    auto_close int fd = -1;
+    struct pull_told told;
+    struct arena arena;
+    size_t len;
+
+    pull_stock_pack(&message, removes);
+    if (!puller->config.open(puller->config.context, &fd, err) || !frame_write(fd, buf_str(&message), FRAME_MS, err) ||
+        !frame_read(fd, LIMIT_PULL_MESSAGE_BYTES, FRAME_MS, &bytes, &len, err))
+        return err_wrap(err, "ask how much was downloaded");
+    arena_init(&arena);
+    bool ok = pull_told_unpack(str_of(bytes, len), &arena, &told, err) &&
+              (told.type == PULL_STOCKED || told.type == PULL_FAILED);
+    arena_done(&arena);
+    if (!ok)
+        return bad_child(err);
+    if (told.type == PULL_FAILED) {
+        *err = told.err;
+        return false;
+    }
+    *out = (struct download_total){ told.files, told.bytes };
+    return true;
 }

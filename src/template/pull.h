@@ -78,4 +78,7 @@ void pulled_done(struct pulled *pulled);
 /* The digest that a reference has now, without a download. ERR_NOT_FOUND, ERR_DENIED, ERR_UNAVAILABLE. */
 bool puller_digest(struct puller *puller, const struct pull_want *want, char out_hex[65], struct err *err) must_use;
 
+/* What was downloaded and is not in use. removes: it goes. */
+bool puller_stock(struct puller *puller, bool removes, struct download_total *out, struct err *err) must_use;
+
 #endif

@@ -65,6 +65,10 @@ struct pruned {
 bool builder_prune(struct builder *builder, struct str team_id, bool dry_run, struct pruned *out, struct err *err)
     must_use;
 
+struct download_total {
+    uint64_t count, bytes; /* of images, as puller_stock() tells */
+};
+
 /* ---- recipes ---- */
 
 enum step_type { STEP_COPY, STEP_RUN, STEP_USER, STEP_WORKDIR, STEP_ENV, STEP_UNKNOWN };

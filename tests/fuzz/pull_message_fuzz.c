@@ -24,6 +24,13 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
         if (!str_eq(buf_str(&again), bytes))
             abort();
     }
+    bool removes;
+    if (pull_stock_unpack(bytes, &removes, &err)) {
+        auto_buf struct buf again = buf_make(NULL, size + 64);
+        pull_stock_pack(&again, removes);
+        if (!str_eq(buf_str(&again), bytes))
+            abort();
+    }
     (void)!pull_have_unpack(bytes, have, (uint32_t)(size % LIMIT_IMAGE_LAYERS), &err);
     arena_done(&arena);
     return 0;

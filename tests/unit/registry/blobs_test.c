@@ -326,6 +326,34 @@ static void a_promise_says_how_much_has_room(void **state)
     blob_promise_done(&other);
 }
 
+static void what_is_not_in_use_can_be_counted_and_removed(void **state)
+{
+    struct blob blob = blob_of("unfinished");
+    uint64_t files, bytes;
+    struct err err;
+
+    (void)state;
+    keep("one");
+    keep("two");
+    assert_true(blob_begin(&rig.blobs, &blob, &err)); /* under way */
+    assert_true(blob_write(&blob, STR("unfin"), &err));
+    assert_true(blobs_stock(&rig.blobs, false, &files, &bytes, &err));
+    assert_int_equal(files, 2);
+    assert_int_equal(bytes, 2 * 4096);
+    assert_true(is_there("one") && is_there("two"));
+    assert_true(blobs_stock(&rig.blobs, true, &files, &bytes, &err));
+    assert_int_equal(files, 2);
+    assert_false(is_there("one") || is_there("two"));
+    assert_true(blob_write(&blob, STR("ished"), &err));
+    auto_close int fd = -1;
+    assert_true(blob_finish(&rig.blobs, &blob, &fd, &err));
+    blob_done(&blob);
+    assert_true(blobs_stock(&rig.blobs, true, &files, &bytes, &err));
+    assert_int_equal(files, 1);
+    assert_true(blobs_stock(&rig.blobs, false, &files, &bytes, &err));
+    assert_int_equal(files + bytes, 0);
+}
+
 int main(void)
 {
 #define BLOB_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -341,6 +369,7 @@ int main(void)
         BLOB_CASE(a_promise_of_nobody_means_nothing),
         BLOB_CASE(room_is_made_as_bytes_arrive),
         BLOB_CASE(a_promise_says_how_much_has_room),
+        BLOB_CASE(what_is_not_in_use_can_be_counted_and_removed),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/mem.h"
 #include "privsep/frame.h"
 #include "test.h"
 
@@ -388,6 +389,59 @@ static void a_reference_may_be_a_template(void **state)
     puller_free(puller);
 }
 
+static bool stock(bool removes, struct download_total *out, struct err *err)
+{
+    struct puller *puller = puller_new(&(struct puller_config){ .open = open_child });
+    bool fine = puller_stock(puller, removes, out, err);
+
+    puller_free(puller);
+    return fine;
+}
+
+static void a_child_says_how_much_was_downloaded(void **state)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+    auto_free char *asked = NULL;
+    struct download_total total;
+    bool removes = false;
+    struct err err;
+    size_t len;
+
+    (void)state;
+    pull_stocked_pack(&message, 3, 4096);
+    tell(&message, -1);
+    assert_true(stock(true, &total, &err));
+    assert_int_equal(total.count, 3);
+    assert_int_equal(total.bytes, 4096);
+    assert_true(frame_read(rig.child, LIMIT_PULL_MESSAGE_BYTES, MS, &asked, &len, &err));
+    assert_true(pull_stock_unpack(str_of(asked, len), &removes, &err));
+    assert_true(removes);
+}
+
+static void a_child_says_why_it_cannot_tell(void **state)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+    struct download_total total;
+    struct err why = { 0 }, err;
+
+    (void)state;
+    (void)err_set(&why, ERR_UNAVAILABLE, "there is no directory");
+    pull_failed_pack(&message, &why);
+    tell(&message, -1);
+    assert_false(stock(false, &total, &err));
+    assert_string_equal(err.message, "there is no directory");
+}
+
+static void an_answer_to_another_question_is_refused(void **state)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
+
+    (void)state;
+    pull_stocked_pack(&message, 3, 4096);
+    tell(&message, -1);
+    check_nonsense();
+}
+
 int main(void)
 {
 #define PULL_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -410,6 +464,9 @@ int main(void)
         PULL_CASE(the_childs_error_is_ours),
         PULL_CASE(a_pull_can_be_cancelled),
         PULL_CASE(a_reference_may_be_a_template),
+        PULL_CASE(a_child_says_how_much_was_downloaded),
+        PULL_CASE(a_child_says_why_it_cannot_tell),
+        PULL_CASE(an_answer_to_another_question_is_refused),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
