@@ -29,8 +29,8 @@
 #include "base/buf.h"
 #include "base/fd.h"
 
-/* 65,536 ids below the sandboxes' (NATIVE_UID_BASE), above those that people and containers are given. */
-#define ID_MAP "0 1878982656 65536"
+/* 0x7fff0000 and the 65,535 after it: above those of sandboxes and zygotes (isolation/native), below the signed border. */
+#define ID_MAP "0 2147418112 65536"
 
 void build_give_up(const char *doing)
 {

@@ -32,10 +32,10 @@ struct build_child {
 };
 
 /*
- * Forks. The child runs in a mount namespace of its own, so that its mounts end with it; it has no input, and its
- * output is read by the line. With a tree_fd it is
- * root of a user namespace alone: it may read what every user of the host may, use the host's network, and write to /tmp,
- * which is empty, and to its tree, where files get the ids that it sees. It ends with all that it has started. False only if it could not be started; *out_fine tells whether it exited with 0.
+ * Forks. The child runs in a mount namespace of its own, so that its mounts end with it; it has no input, and its output
+ * is read by the line. With a tree_fd it is root of a user namespace alone: it may read what every user of the host may,
+ * use the host's network, and write to /tmp, which is empty, and to its tree, where files get the ids that it sees. It
+ * ends with all that it has started. False only if it could not be started; *out_fine tells whether it exited with 0.
  */
 bool build_run(const struct build_child *child, bool *out_fine, struct err *err) must_use;
 /* In the child: prints "E: doing: strerror(errno)" and exits. */
