@@ -23,7 +23,7 @@ test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl she
     umoci skopeo apache2-utils libcap2-bin"
 browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"
-bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl umoci buildah python3
+bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl umoci skopeo buildah python3
     python3-venv"
 service_users="cloister cloister-egress cloister-signer cloister-composer cloister-webhooks cloister-puller" # one for each role; front's is the first
 
