@@ -272,6 +272,11 @@ static bool find_source(const struct actions *actions, const struct caller *call
     struct str name = str_trim(recipe->from_template);
 
     *out_reason = STR("");
+    if (recipe->from_archive.len) {
+        want->from_archive = recipe->from_archive;
+        want->archive_image = recipe->archive_image;
+        return true;
+    }
     if (recipe->from_image.len) {
         want->from_image = recipe->from_image;
         /* Without it the image map decides; with it the image is what it was made from. */
@@ -312,8 +317,8 @@ bool action_build_start(const struct actions *actions, const struct caller *call
         return err_set(err, ERR_INVALID, "build is not in waiting state");
     if (!actions->builder)
         return err_set(err, ERR_UNAVAILABLE, "template builds are not available");
-    if (!recipe->from_image.len == !recipe->from_template.len) {
-        reason = STR("exactly one of fromImage and fromTemplate must be given");
+    if (!!recipe->from_image.len + !!recipe->from_template.len + !!recipe->from_archive.len != 1) {
+        reason = STR("exactly one of fromImage and fromTemplate must be given"); /* E2B's text; fromArchive is ours */
         return fail_at_base(actions, &row, reason, arena, err) ? err_set(err, ERR_INVALID, "%s", reason.at) : false;
     }
     struct build_want want = { .build_id = row.id,
@@ -328,6 +333,8 @@ bool action_build_start(const struct actions *actions, const struct caller *call
                                .steps = recipe->steps,
                                .cpu_count = row.cpu_count,
                                .memory_mb = row.memory_mb };
+    if (recipe->from_archive.len && !hash_check(recipe->from_archive, err))
+        return fail_at_base(actions, &row, STR("Invalid files hash"), arena, err);
     if (!find_source(actions, caller, recipe, arena, &want, &reason, err))
         return false;
     return reason.len ? fail_at_base(actions, &row, reason, arena, err) : start(actions, &want, err);

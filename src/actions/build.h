@@ -41,7 +41,8 @@ bool action_upload_begin(const struct actions *actions, struct str team_id, stru
 
 struct build_recipe {
     enum build_dialect dialect;
-    struct str from_image, from_template; /* one of these */
+    struct str from_image, from_template, from_archive; /* one of these; the last is the hash of an upload */
+    struct str archive_image;                           /* which of the archive; empty: there is just one */
     struct registry_login login;
     bool force;
     struct str start_cmd, ready_cmd;

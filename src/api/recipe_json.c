@@ -111,6 +111,8 @@ bool recipe_decode(const json_t *body, struct arena *arena, struct build_recipe 
 
     if (!json_take_str(body, "fromImage", JSON_OPTIONAL, &recipe.from_image, err) ||
         !json_take_str(body, "fromTemplate", JSON_OPTIONAL, &recipe.from_template, err) ||
+        !json_take_str(body, "fromArchive", JSON_OPTIONAL, &recipe.from_archive, err) ||
+        !json_take_str(body, "fromArchiveImage", JSON_OPTIONAL, &recipe.archive_image, err) ||
         !json_take_bool(body, "force", JSON_OPTIONAL, &recipe.force, err) ||
         !json_take_str(body, "startCmd", JSON_OPTIONAL, &recipe.start_cmd, err) ||
         !json_take_str(body, "readyCmd", JSON_OPTIONAL, &recipe.ready_cmd, err) ||

@@ -308,6 +308,19 @@ static const struct command commands[] = {
       "  sudo cloister template build code-interpreter\n",
       TAKES_DATA, 1, 1, 0, NULL },
 
+    { "template import", GROUP_ADMIN, "FILE | DIR [--name NAME[:TAG]] [--image NAME] [--cpu N] [--memory MIB] [--json]",
+      "make a template from an image in a file",
+      "FILE is an archive of `docker save`, or a tar of an OCI layout; it may be compressed by gzip or zstd. DIR is "
+      "an\n"
+      "OCI layout, as `skopeo copy … oci:DIR` and umoci make it. The image is uploaded, so the server may be another\n"
+      "machine, and needs no registry. The template belongs to the API key's team. What is added to the image, and\n"
+      "which parts of it are not used: docs/images.md. The log goes to standard error, the name to standard output.\n"
+      "\n"
+      "  docker save python:3.13 | zstd > python.tar.zst && cloister template import python.tar.zst\n"
+      "  cloister template import ./layout --name mine:v2 --image v2 --cpu 2 --memory 2048\n"
+      "  cloister sandbox create mine:v2\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_IMPORT | TAKES_SIZE, 1, 1, 0, template_import_run },
+
     { "help", GROUP_OTHER, "[COMMAND]", "this text, or the help of one command",
       "COMMAND --help prints the same.\n"
       "\n"

@@ -45,6 +45,8 @@ enum {
     TAKES_NAME = 1 << 23,
     TAKES_SANDBOX = 1 << 24,
     TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
+    TAKES_IMPORT = 1 << 28,                     /* --name, --image */
+    TAKES_SIZE = 1 << 29,                       /* --cpu, --memory */
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
 };
@@ -78,6 +80,7 @@ struct cli {
     struct cli_list allow_out, deny_out;
     bool files_only, reboot;
     const char *timeout, *count, *name, *sandbox;                                 /* NULL: not given */
+    const char *image, *cpu, *memory;                                             /* the same */
     const char *tenant, *scopes, *reason, *sha256, *to, *inbox, *verbs, *expires; /* NULL: not given */
     bool yes;
     bool help;         /* --help was given: everything else is ignored */
@@ -154,6 +157,7 @@ bool mcp_run(struct cli *cli, struct err *err);
 bool team_create_run(struct cli *cli, struct err *err);
 bool team_list_run(struct cli *cli, struct err *err);
 bool team_delete_run(struct cli *cli, struct err *err);
+bool template_import_run(struct cli *cli, struct err *err);
 bool template_list_run(struct cli *cli, struct err *err);
 
 void cli_init(struct cli *cli, FILE *out, FILE *note);

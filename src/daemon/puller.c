@@ -5,8 +5,10 @@
  *   must not  open a file elsewhere, but layouts and archives that the operator names; reach an address that is not public
  *             unless the operator names its host; keep a login
  *
- * How it works: front asks for a child and sends it one request (registry/message.h). The child does all of registry/fetch.h,
- * with a few threads (crew.h), of which each downloads a layer. Requests leave by call_out.h. When front closes the connection, nobody waits any more: the child ends, and what it has
+ * How it works: front asks for a child and sends it one request (registry/message.h), perhaps with an archive that a client
+ * has uploaded: the child reads it, front never does. The child does all of registry/fetch.h, with a few threads (crew.h), of
+ * which each downloads a layer. Requests leave by call_out.h. When front closes the connection, nobody waits any more: the
+ * child ends, and what it has
  * downloaded so far stays for the next one.
  */
 #include <errno.h>
@@ -324,7 +326,8 @@ static struct call_out *make_call_out(struct pull *pull)
                                                    .context = pull });
 }
 
-static bool run(struct pull *pull, struct str request, struct arena *arena, struct pull_done *out, struct err *err)
+static bool run(struct pull *pull, struct str request, int archive_fd, struct arena *arena, struct pull_done *out,
+                struct err *err)
 {
     struct caller callers[LIMIT_PULL_LAYERS];
     struct web webs[LIMIT_PULL_LAYERS];
@@ -333,12 +336,16 @@ static bool run(struct pull *pull, struct str request, struct arena *arena, stru
 
     if (!pull_ask_unpack(request, &ask, err))
         return false;
+    if (ask.is_archive && archive_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the archive did not arrive: raise the server's limit of open files (LimitNOFILE, ulimit -n)");
     for (uint32_t i = 0; i < LIMIT_PULL_LAYERS; i++) {
         callers[i] = (struct caller){ .pull = pull, .out = make_call_out(pull) };
         webs[i] = (struct web){ .send = web_send, .wait = web_wait, .said = say, .context = &callers[i] };
     }
     bool fine = image_fetch(&(struct fetch_config){ .options = &pull->options,
                                                     .ask = &ask,
+                                                    .archive_fd = archive_fd,
                                                     .web = webs,
                                                     .blobs = &blobs,
                                                     .arena = arena,
@@ -373,6 +380,7 @@ static bool serve(void *context, int fd, struct err *err)
     const struct puller *puller = context;
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
     auto_free char *request = NULL;
+    auto_close int archive_fd = -1;
     struct pull pull = { .puller = puller,
                          .options = puller_settings_options(&puller->settings),
                          .front_fd = fd,
@@ -384,14 +392,14 @@ static bool serve(void *context, int fd, struct err *err)
     bool removes;
     size_t len;
 
-    if (!frame_read(fd, LIMIT_PULL_MESSAGE_BYTES, READ_MS, &request, &len, err))
+    if (!frame_read_fd(fd, LIMIT_PULL_MESSAGE_BYTES, READ_MS, &request, &len, &archive_fd, err))
         return false;
     if (pull_stock_unpack(str_of(request, len), &removes, &why))
         return serve_stock(puller, removes, fd, err);
     if (!net_range_parse(STR("0.0.0.0/0"), &pull.all)) /* those of IPv6, too */
         return err_set(err, ERR_INTERNAL, "no range has all addresses");
     arena_init(&arena);
-    if (run(&pull, str_of(request, len), &arena, &done, &why))
+    if (run(&pull, str_of(request, len), archive_fd, &arena, &done, &why))
         pull_done_pack(&out, &done);
     else
         pull_failed_pack(&out, &why);

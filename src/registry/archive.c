@@ -1,8 +1,13 @@
 /*
- * An image from an archive of `docker save`, which may be compressed. manifest.json may come last in it, so that it is read
- * several times: for manifest.json, for the configuration and the sizes of layers, for the layers that are wanted. A layer that
- * is a link to another one is looked for under the name that it leads to, by reading once more. Layers are copied to files
- * without a name; the configuration has their digests, and who unpacks one checks it.
+ * An image from an archive, which may be compressed: one of `docker save`, or a tar of an OCI layout. What `docker save` of
+ * today writes is both, and is read as the first.
+ *
+ * manifest.json may come last in it, so that it is read several times: for manifest.json and index.json, for the documents that
+ * an index leads to, for the configuration and the sizes of layers, for the layers that are wanted. A layer that is a link to
+ * another one is looked for under the name that it leads to, by reading once more. Layers are copied to files without a name.
+ * Of `docker save` the configuration has their digests, and who unpacks one checks it; of a layout they are checked here, too.
+ *
+ * Whoever has uploaded an archive has chosen all of its bytes. Names in it are only compared, never opened.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +48,9 @@ struct archive {
     uint32_t count;
     struct sought *now; /* the file whose data comes */
     uint32_t entries;
+    struct str top; /* of a layout: the directory that it is in, with a "/"; empty: it is not in one */
+    struct manifest manifest;
+    bool is_layout; /* the manifest's digests are those of the files */
     struct image image;
     struct blob_promise promise;
 };
@@ -99,6 +107,15 @@ static void follow(struct archive *archive, struct sought *sought, const struct 
     sought->name = clean(archive->config->arena, dir, entry->link);
 }
 
+/* `tar c layout/` puts a directory before all names. */
+static void look_for_top(struct archive *archive, struct str name)
+{
+    const char *slash = name.len ? memchr(name.at, '/', name.len) : NULL;
+
+    if (slash && !archive->top.len && str_eq(str_of(slash, name.len - (size_t)(slash - name.at)), STR("/oci-layout")))
+        archive->top = arena_copy(archive->config->arena, str_of(name.at, (size_t)(slash - name.at) + 1));
+}
+
 static bool take_entry(struct archive *archive, const struct tar_entry *entry, struct err *err)
 {
     struct str name = entry->name;
@@ -108,6 +125,7 @@ static bool take_entry(struct archive *archive, const struct tar_entry *entry, s
         return err_set(err, ERR_LIMIT, "the archive has more than %d files", LIMIT_ARCHIVE_ENTRIES);
     while (str_skip(&name, STR("./")) || str_skip(&name, STR("/")))
         ;
+    look_for_top(archive, name);
     for (uint32_t i = 0; i < archive->count; i++) {
         struct sought *sought = &archive->list[i];
         if (sought->is_complete || sought->is_found || !str_eq(sought->name, name))
@@ -240,7 +258,7 @@ static bool read_for_all(struct archive *archive, struct err *err)
         if (!has_changed)
             break;
     }
-    return err_set(err, ERR_INVALID, "the archive has not all files that its manifest.json names");
+    return err_set(err, ERR_INVALID, "the archive has not all files that its manifest names: it is damaged");
 }
 
 /* ---- documents ---- */
@@ -257,29 +275,101 @@ static bool read_text(struct archive *archive, struct str name, struct str *out,
     return fine;
 }
 
-/* The configuration, and how large the layers are. */
-static bool describe(struct archive *archive, const struct saved_image *saved, struct err *err)
+/* The configuration, and how large the layers are: those that are sought. */
+static bool describe(struct archive *archive, struct str config_name, struct str *out_config, struct err *err)
 {
-    struct arena *arena = archive->config->arena;
-    struct manifest manifest = { .layer_count = saved->layer_count };
-    struct pull_done *done = &archive->image.done;
-    struct str config_json;
+    struct manifest *manifest = &archive->manifest;
 
-    for (uint32_t i = 0; i < saved->layer_count; i++)
-        archive->list[archive->count++] = (struct sought){ .name = clean(arena, STR(""), saved->layers[i]), .fd = -1 };
-    if (!read_text(archive, clean(arena, STR(""), saved->config), &config_json, err))
+    if (!read_text(archive, config_name, out_config, err))
         return false;
-    sha256_hex(config_json, done->reference_hex);
-    memcpy(done->digest_hex, done->reference_hex, sizeof done->digest_hex);
-    manifest.layers = ARENA_ARRAY(arena, struct descriptor, saved->layer_count);
-    for (uint32_t i = 0; i < saved->layer_count; i++) {
-        manifest.layers[i].size = archive->list[i].size;
-        manifest.size += archive->list[i].size;
-        if (manifest.size > LIMIT_UNPACKED_BYTES)
+    manifest->layer_count = archive->count;
+    manifest->size = 0;
+    for (uint32_t i = 0; i < archive->count; i++) {
+        if (archive->is_layout && manifest->layers[i].size != archive->list[i].size)
+            return err_set(err, ERR_INVALID, "the file for sha256:%.12s… has another size than its manifest says",
+                           manifest->layers[i].hex);
+        manifest->layers[i].size = archive->list[i].size;
+        manifest->size += archive->list[i].size;
+        if (manifest->size > LIMIT_UNPACKED_BYTES)
             return err_set(err, ERR_LIMIT, "image size exceeds maximum filesystem size: more than %llu MB",
                            (unsigned long long)(LIMIT_UNPACKED_BYTES >> 20));
     }
-    return image_describe(archive->config, &manifest, config_json, &archive->image, err);
+    return true;
+}
+
+/* ---- docker save ---- */
+
+static bool describe_saved(struct archive *archive, struct str list, struct str name, struct err *err)
+{
+    struct arena *arena = archive->config->arena;
+    struct pull_done *done = &archive->image.done;
+    struct saved_image saved;
+    struct str config_json;
+
+    if (!saved_image_choose(list, name, arena, &saved, err))
+        return false;
+    for (uint32_t i = 0; i < saved.layer_count; i++)
+        archive->list[archive->count++] = (struct sought){ .name = clean(arena, STR(""), saved.layers[i]), .fd = -1 };
+    archive->manifest.layers = ARENA_ARRAY(arena, struct descriptor, saved.layer_count);
+    if (!describe(archive, clean(arena, STR(""), saved.config), &config_json, err))
+        return false;
+    sha256_hex(config_json, done->reference_hex);
+    memcpy(done->digest_hex, done->reference_hex, sizeof done->digest_hex);
+    return image_describe(archive->config, &archive->manifest, config_json, &archive->image, err);
+}
+
+/* ---- a layout ---- */
+
+static struct str blob_name(const struct archive *archive, const struct descriptor *what)
+{
+    return arena_format(archive->config->arena, "%.*sblobs/sha256/%s", STR_ARG(archive->top), what->hex);
+}
+
+static bool check_text(struct str text, const struct descriptor *what, struct err *err)
+{
+    char hex[DIGEST_HEX_BYTES];
+
+    sha256_hex(text, hex);
+    return strcmp(hex, what->hex) == 0 ||
+           err_set(err, ERR_INVALID, "the file for sha256:%.12s… has another digest: it is damaged", what->hex);
+}
+
+static bool find_manifest(struct archive *archive, struct str json, struct str name, struct err *err)
+{
+    const struct fetch_config *config = archive->config;
+    struct pull_done *done = &archive->image.done;
+    enum document kind = DOCUMENT_INDEX;
+    struct descriptor chosen;
+
+    for (int depth = 0; kind == DOCUMENT_INDEX && depth < LAYOUT_DEPTH; depth++) {
+        if ((depth == 0 && !index_check_names(json, name, config->arena, err)) ||
+            !index_choose(json, config->ask->architecture, depth ? STR("") : name, config->arena, &chosen, &kind,
+                          err) ||
+            !read_text(archive, blob_name(archive, &chosen), &json, err) || !check_text(json, &chosen, err))
+            return false;
+        memcpy(depth ? done->digest_hex : done->reference_hex, chosen.hex, DIGEST_HEX_BYTES);
+        kind = document_kind(STR(""), json);
+    }
+    if (!done->digest_hex[0])
+        memcpy(done->digest_hex, done->reference_hex, DIGEST_HEX_BYTES);
+    if (kind != DOCUMENT_MANIFEST)
+        return err_set(err, ERR_INVALID, "the layout has no manifest of an image");
+    return oci_manifest_parse(json, config->arena, &archive->manifest, err);
+}
+
+static bool describe_layout(struct archive *archive, struct str index, struct str name, struct err *err)
+{
+    struct manifest *manifest = &archive->manifest;
+    struct str config_json;
+
+    if (!find_manifest(archive, index, name, err))
+        return false;
+    archive->is_layout = true;
+    for (uint32_t i = 0; i < manifest->layer_count; i++)
+        archive->list[archive->count++] = (struct sought){ .name = blob_name(archive, &manifest->layers[i]), .fd = -1 };
+    return describe(archive, blob_name(archive, &manifest->config), &config_json, err) &&
+           check_text(config_json, &manifest->config, err) &&
+           image_describe(archive->config, manifest, config_json, &archive->image, err);
 }
 
 /* ---- layers ---- */
@@ -295,8 +385,7 @@ static bool copy_layers(void *context, const bool *have, struct err *err)
     while (!blobs_make_room(archive->config->blobs, bytes, &archive->promise, err))
         if (!image_wait_for_room(archive->config, &was_said, err))
             return false;
-    if (!blob_promise_use(archive->config->blobs, &archive->promise, bytes,
-                          err)) /* it is the operator's, and is there */
+    if (!blob_promise_use(archive->config->blobs, &archive->promise, bytes, err)) /* all of it is here */
         return false;
     for (uint32_t i = 0; i < archive->count; i++) {
         struct sought *sought = &archive->list[i];
@@ -314,17 +403,48 @@ static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out
 
     (void)thread;
     *out_fd = take_fd(&archive->list[number].fd);
+    if (archive->is_layout && !blob_check(*out_fd, &archive->manifest.layers[number], err))
+        return false;
     return lseek(*out_fd, 0, SEEK_SET) == 0 || err_sys(err, "read a layer from its beginning");
 }
 
-static bool fetch(struct archive *archive, const char *name, struct err *err)
+/* What kind of archive it is: *out_list of `docker save`, *out_index of a layout; at least one is not empty. */
+static bool look(struct archive *archive, struct str *out_list, struct str *out_index, struct err *err)
+{
+    auto_buf struct buf list = buf_make(NULL, LIMIT_REGISTRY_JSON_BYTES);
+    auto_buf struct buf index = buf_make(NULL, LIMIT_REGISTRY_JSON_BYTES);
+    struct arena *arena = archive->config->arena;
+
+    archive->list[0] = (struct sought){ .name = STR("manifest.json"), .is_wanted = true, .fd = -1, .text = &list };
+    archive->list[1] = (struct sought){ .name = STR("index.json"), .is_wanted = true, .fd = -1, .text = &index };
+    archive->count = 2;
+    bool fine = read_once(archive, err);
+    archive->count = 0;
+    if (archive->entries == 0 && (fine || err->kind == ERR_INVALID))
+        return err_set(err, ERR_INVALID,
+                       "this is no archive of an image: one of `docker save` or a tar of an OCI layout is needed");
+    if (!fine)
+        return false;
+    *out_list = arena_copy(arena, buf_str(&list));
+    *out_index = arena_copy(arena, buf_str(&index));
+    if (out_list->len || out_index->len)
+        archive->top = STR("");
+    else if (archive->top.len &&
+             !read_text(archive, arena_format(arena, "%.*sindex.json", STR_ARG(archive->top)), out_index, err))
+        return false;
+    return out_list->len || out_index->len ||
+           err_set(err, ERR_INVALID,
+                   "the archive is of no image: it has neither manifest.json, as `docker save` writes it, nor the "
+                   "index.json of an OCI layout");
+}
+
+static bool fetch(struct archive *archive, struct str name, struct err *err)
 {
     const struct fetch_config *config = archive->config;
-    struct saved_image saved;
-    struct str list;
+    struct str list, index;
 
-    if (!read_text(archive, STR("manifest.json"), &list, err) ||
-        !saved_image_choose(list, str_from(name), config->arena, &saved, err) || !describe(archive, &saved, err))
+    if (!look(archive, &list, &index, err) ||
+        !(list.len ? describe_saved(archive, list, name, err) : describe_layout(archive, index, name, err)))
         return false;
     if (config->ask->only_digest)
         return true;
@@ -334,25 +454,31 @@ static bool fetch(struct archive *archive, const char *name, struct err *err)
     return image_give(config, &archive->image, err);
 }
 
-bool archive_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
-                   struct err *err)
+bool archive_read(const struct fetch_config *config, int fd, struct str name, struct pull_done *out, struct err *err)
 {
     auto_free struct archive *archive = NEW(struct archive);
-    auto_close int fd = open(source->path, O_RDONLY | O_CLOEXEC);
 
     archive->config = config;
     archive->fd = fd;
     archive->promise.fd = -1;
-    if (fd < 0)
-        return err_set(err, ERR_UNAVAILABLE,
-                       "the archive %.60s of this image cannot be opened: it must be there when the server starts, and "
-                       "readable",
-                       source->path);
-    bool fine = fetch(archive, source->name, err);
+    bool fine = fetch(archive, name, err);
     blob_promise_done(&archive->promise);
     if (fine)
         *out = archive->image.done;
     for (uint32_t i = 0; i < archive->count; i++)
         fd_close(&archive->list[i].fd);
     return fine;
+}
+
+bool archive_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
+                   struct err *err)
+{
+    auto_close int fd = open(source->path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the archive %.60s of this image cannot be opened: it must be there when the server starts, and "
+                       "readable",
+                       source->path);
+    return archive_read(config, fd, str_from(source->name), out, err);
 }

@@ -128,6 +128,8 @@ bool image_fetch(const struct fetch_config *config, struct pull_done *out, struc
 {
     struct image_source source;
 
+    if (config->ask->is_archive)
+        return archive_read(config, config->archive_fd, config->ask->image, out, err);
     if (!image_source_find(config->options, config->ask->image, &source, err))
         return false;
     switch (source.kind) {

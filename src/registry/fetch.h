@@ -18,6 +18,7 @@
 struct fetch_config {
     const struct registry_options *options;
     const struct pull_ask *ask;
+    int archive_fd;        /* of an ask for an archive; borrowed */
     const struct web *web; /* one for each thread; the first is the caller's */
     const struct blobs *blobs;
     struct arena *arena;

@@ -23,7 +23,7 @@ struct layout {
 
 enum { READ_BYTES = 256 * 1024 };
 
-static bool check_file(int fd, const struct descriptor *what, struct err *err)
+bool blob_check(int fd, const struct descriptor *what, struct err *err)
 {
     auto_free char *room = mem_new(READ_BYTES);
     struct sha256 *sha = sha256_new();
@@ -42,7 +42,7 @@ static bool check_file(int fd, const struct descriptor *what, struct err *err)
     sha256_end(sha, hex);
     sha256_free(sha);
     return (bytes == what->size && strcmp(hex, what->hex) == 0) ||
-           err_set(err, ERR_INVALID, "the layout's file for sha256:%.12s… has another digest or size", what->hex);
+           err_set(err, ERR_INVALID, "the file for sha256:%.12s… has another digest or size: it is damaged", what->hex);
 }
 
 static bool open_blob(struct layout *layout, const struct descriptor *what, int *out_fd, struct err *err)
@@ -51,7 +51,7 @@ static bool open_blob(struct layout *layout, const struct descriptor *what, int 
 
     (void)snprintf(path, sizeof path, "blobs/sha256/%s", what->hex);
     auto_close int fd = fd_open_regular(layout->dir_fd, path, NULL, err);
-    if (fd < 0 || !check_file(fd, what, err))
+    if (fd < 0 || !blob_check(fd, what, err))
         return false;
     *out_fd = take_fd(&fd);
     return true;
@@ -92,8 +92,9 @@ static bool find_manifest(struct layout *layout, const char *tag, struct err *er
     if (!fd_read_regular(layout->dir_fd, "index.json", LIMIT_REGISTRY_JSON_BYTES, &text, &len, err))
         return false;
     json = str_of(text, len);
-    for (int depth = 0; kind == DOCUMENT_INDEX && depth < 3; depth++) {
-        if (!index_choose(json, config->ask->architecture, depth ? STR("") : str_from(tag), config->arena, &chosen,
+    for (int depth = 0; kind == DOCUMENT_INDEX && depth < LAYOUT_DEPTH; depth++) {
+        if ((depth == 0 && !index_check_names(json, str_from(tag), config->arena, err)) ||
+            !index_choose(json, config->ask->architecture, depth ? STR("") : str_from(tag), config->arena, &chosen,
                           &kind, err) ||
             !read_blob(layout, &chosen, &json, err))
             return false;

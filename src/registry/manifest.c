@@ -5,6 +5,8 @@
 #include "base/encode.h"
 #include "wire/json.h"
 
+enum { NAMES_BYTES = 80 }; /* of a list of names in an error, which has little room */
+
 static json_t *parse(struct str json, const char *what, struct err *err)
 {
     struct err why;
@@ -125,6 +127,67 @@ static bool has_name(const json_t *entry, struct str name)
 
     return text.len && (str_eq(text, name) ||
                         (text.len > name.len && str_ends(text, name) && text.at[text.len - name.len - 1] == ':'));
+}
+
+static bool is_visible(struct str text)
+{
+    for (size_t i = 0; i < text.len; i++)
+        if (text.at[i] <= ' ' || text.at[i] > '~')
+            return false;
+    return text.len > 0;
+}
+
+/* Names of images, as an error lists them. */
+struct names {
+    struct buf text;
+    size_t count;
+    struct str last;
+};
+
+static void names_add(struct names *names, struct str name)
+{
+    if (!is_visible(name))
+        name = STR("?"); /* whoever made it, not what it does to a terminal */
+    if (str_eq(names->last, name) && names->count)
+        return; /* the same image for several architectures */
+    names->last = name;
+    names->count++;
+    if (names->text.len + name.len > NAMES_BYTES) {
+        if (!str_ends(buf_str(&names->text), STR(", …")))
+            buf_add(&names->text, STR(", …"));
+        return;
+    }
+    buf_add(&names->text, names->text.len ? STR(", ") : STR(""));
+    buf_add(&names->text, name);
+}
+
+static bool say_which(const struct names *names, struct str name, struct err *err)
+{
+    struct str list = names->count ? buf_str(&names->text) : STR("none has a name");
+
+    return name.len ? err_set(err, ERR_NOT_FOUND, "there is no image '%.*s' in it; there is: %.*s",
+                              (int)MIN(name.len, (size_t)40), name.at, STR_ARG(list))
+                    : err_set(err, ERR_INVALID, "there are several images in it, say which: %.*s", STR_ARG(list));
+}
+
+bool index_check_names(struct str json, struct str name, struct arena *arena, struct err *err)
+{
+    struct names names = { .text = buf_make(arena, 2 * NAMES_BYTES) };
+    auto_json json_t *index = parse(json, "index", err);
+    bool is_there = false;
+
+    if (!index)
+        return false;
+    const json_t *entries = json_object_get(index, "manifests");
+    for (size_t i = 0; i < json_array_size(entries); i++) {
+        const json_t *entry = json_array_get(entries, i);
+        const json_t *noted =
+            json_object_get(json_object_get(entry, "annotations"), "org.opencontainers.image.ref.name");
+        is_there |= name.len && has_name(entry, name);
+        if (json_is_string(noted))
+            names_add(&names, json_str(noted));
+    }
+    return (name.len ? is_there : names.count <= 1) || say_which(&names, name, err);
 }
 
 bool index_choose(struct str json, const char *architecture, struct str name, struct arena *arena,
@@ -292,14 +355,6 @@ bool image_config_parse(struct str json, const char *architecture, struct arena 
 
 /* ---- tokens and errors ---- */
 
-static bool is_visible(struct str text)
-{
-    for (size_t i = 0; i < text.len; i++)
-        if (text.at[i] <= ' ' || text.at[i] > '~')
-            return false;
-    return text.len > 0;
-}
-
 bool token_parse(struct str json, struct arena *arena, struct str *out, struct err *err)
 {
     auto_json json_t *got = parse(json, "token", err);
@@ -359,28 +414,55 @@ enum registry_code registry_code_of(struct str json)
 
 /* ---- archives ---- */
 
-static bool has_tag(const json_t *image, struct str name)
+/* "docker.io/library/python:3" is also "python:3"; that a tag is left out means ":latest". */
+static bool tag_means(struct str tag, struct str name)
 {
-    const json_t *tags = json_object_get(image, "RepoTags");
+    struct str rest = tag;
 
-    for (size_t i = 0; i < json_array_size(tags); i++)
-        if (json_is_string(json_array_get(tags, i)) && str_eq(json_str(json_array_get(tags, i)), name))
+    if (str_ends(rest, STR(":latest")) && !str_ends(name, STR(":latest")))
+        rest.len -= STR(":latest").len;
+    return str_eq(rest, name) ||
+           (rest.len > name.len && str_ends(rest, name) && rest.at[rest.len - name.len - 1] == '/');
+}
+
+static bool has_tag(const json_t *image, struct str name, bool is_exact)
+{
+    const json_t *tag;
+    size_t i;
+
+    json_array_foreach(json_object_get(image, "RepoTags"), i, tag)
+    {
+        if (json_is_string(tag) && (is_exact ? str_eq(json_str(tag), name) : tag_means(json_str(tag), name)))
             return true;
+    }
     return false;
 }
 
-static const json_t *find_saved(const json_t *list, struct str name, struct err *err)
+static const json_t *find_saved(const json_t *list, struct str name, struct arena *arena, struct err *err)
 {
-    if (!name.len && json_array_size(list) > 1)
-        (void)err_set(err, ERR_INVALID, "the archive has %zu images: say which, as in docker-archive:FILE:NAME",
-                      json_array_size(list));
+    struct names names = { .text = buf_make(arena, 2 * NAMES_BYTES) };
+    const json_t *tag;
+    size_t at;
+
+    if (!name.len && json_array_size(list) == 1)
+        return json_array_get(list, 0);
+    for (size_t i = 0; name.len && i < 2 * json_array_size(list); i++) {
+        const json_t *image = json_array_get(list, i % json_array_size(list));
+        if (has_tag(image, name, i < json_array_size(list)))
+            return image;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *image = json_array_get(list, i);
+        json_array_foreach(json_object_get(image, "RepoTags"), at, tag)
+        {
+            if (json_is_string(tag))
+                names_add(&names, json_str(tag));
+        }
+    }
+    if (!name.len && !json_array_size(list))
+        (void)err_set(err, ERR_NOT_FOUND, "there is no image in it");
     else
-        (void)err_set(err, ERR_NOT_FOUND, "the archive has no image '%.*s'", (int)MIN(name.len, (size_t)80), name.at);
-    if (!name.len)
-        return json_array_size(list) == 1 ? json_array_get(list, 0) : NULL;
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (has_tag(json_array_get(list, i), name))
-            return json_array_get(list, i);
+        (void)say_which(&names, name, err);
     return NULL;
 }
 
@@ -394,7 +476,7 @@ bool saved_image_choose(struct str json, struct str name, struct arena *arena, s
 
     if (!json_is_array(list))
         return err_set(err, ERR_INVALID, "the archive's manifest.json is not a list");
-    const json_t *image = find_saved(list, name, err);
+    const json_t *image = find_saved(list, name, arena, err);
     if (!image)
         return false;
     if (!json_is_object(image) || !json_take_str(image, "Config", JSON_REQUIRED, &got.config, &why) ||

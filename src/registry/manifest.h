@@ -41,6 +41,9 @@ struct descriptor {
 bool index_choose(struct str json, const char *architecture, struct str name, struct arena *arena,
                   struct descriptor *out, enum document *out_kind, struct err *err) must_use;
 
+/* Of a layout's index.json: is there an image of this name, or, without a name, just one? Else the error lists all. */
+bool index_check_names(struct str json, struct str name, struct arena *arena, struct err *err) must_use;
+
 struct manifest {
     struct descriptor config;
     uint32_t layer_count;

@@ -10,6 +10,7 @@ void pull_ask_pack(struct buf *out, const struct pull_ask *ask)
 
     pack_u8(out, PULL_ASK);
     pack_str(out, ask->image);
+    pack_bool(out, ask->is_archive);
     pack_bool(out, ask->only_digest);
     pack_str(out, str_from(ask->architecture));
     pack_u8(out, (uint8_t)login->kind);
@@ -28,6 +29,7 @@ bool pull_ask_unpack(struct str bytes, struct pull_ask *out, struct err *err)
     uint8_t type = unpack_u8(&in);
 
     got.image = unpack_str(&in, LIMIT_REFERENCE_BYTES);
+    got.is_archive = unpack_bool(&in);
     got.only_digest = unpack_bool(&in);
     unpack_text(&in, got.architecture, sizeof got.architecture);
     uint8_t kind = unpack_u8(&in);

@@ -1,7 +1,7 @@
 /*
  * message.h - what front and a child of the role puller tell each other, as frames (privsep/frame.h).
  *
- *   front    PULL_ASK      an image, a login, what for
+ *   front    PULL_ASK      an image, a login, what for; perhaps with an archive that a client has uploaded, as a descriptor
  *   child    PULL_SAID     a line for the build's log; any number, at any time
  *   child    PULL_CHAINS   the layers of the image, lowest first: which are there?
  *   front    PULL_HAVE     a byte for each
@@ -52,7 +52,8 @@ struct pull_login {
 };
 
 struct pull_ask {
-    struct str image;
+    struct str image; /* a reference; of an archive the name in it, or empty if there is just one */
+    bool is_archive;  /* the image is in the file that comes with the message */
     bool only_digest;
     char architecture[16];
     struct pull_login login;

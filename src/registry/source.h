@@ -7,6 +7,8 @@
 #include "registry/fetch.h"
 #include "registry/manifest.h"
 
+enum { LAYOUT_DEPTH = 3 }; /* an index in an index in an index: nobody makes more */
+
 /* An image that was found. Its layers are opened several at once. */
 struct image {
     struct image_config config;
@@ -33,5 +35,10 @@ bool layout_fetch(const struct fetch_config *config, const struct image_source *
                   struct err *err) must_use;
 bool archive_fetch(const struct fetch_config *config, const struct image_source *source, struct pull_done *out,
                    struct err *err) must_use;
+/* The same of an open file, which anybody may have written. With a name: that image of it. */
+bool archive_read(const struct fetch_config *config, int fd, struct str name, struct pull_done *out, struct err *err)
+    must_use;
+/* ERR_INVALID: the file is not what the manifest names. */
+bool blob_check(int fd, const struct descriptor *what, struct err *err) must_use;
 
 #endif

@@ -1,8 +1,9 @@
 /*
  * What a build begins with: a template of this server, a build, or an image.
  *
- * An image is pulled (pull.h), and each of its layers is unpacked by the driver as a layer of ours, named by the OCI chain id:
- * images that begin with the same layers share them. The lower ones are unpacked while others are still on their way. Then a script makes it fit for sandboxes (provision.sh), as one more
+ * An image is pulled (pull.h) from a registry, or read from an archive that the client has uploaded; each of its layers is
+ * unpacked by the driver as a layer of ours, named by the OCI chain id: images that begin with the same layers share them. The
+ * lower ones are unpacked while others are still on their way. Then a script makes it fit for sandboxes (provision.sh), as one more
  * step, and all of it together is the cached step of this image. An image's tag is not looked up again while it is cached.
  */
 #include <stdio.h>
@@ -213,13 +214,16 @@ static bool provision(struct build *build, struct kept *out)
     return ok;
 }
 
-static bool pull(struct build *build, struct kept *out_kept)
+/* archive_fd: -1, or the archive that it is in. */
+static bool pull(struct build *build, int archive_fd, struct kept *out_kept)
 {
     const struct builder_config *config = &build->builder->config;
     struct unpacking *unpacking = ARENA_NEW(&build->arena, struct unpacking);
     struct pulled image = { 0 };
     struct utsname machine;
-    struct pull_want want = { .image = build->want.from_image,
+    struct pull_want want = { .image = archive_fd < 0 ? build->want.from_image : build->want.archive_image,
+                              .is_archive = archive_fd >= 0,
+                              .archive_fd = archive_fd,
                               .login = &build->want.login,
                               .architecture = architecture(&machine),
                               .said = said,
@@ -232,7 +236,7 @@ static bool pull(struct build *build, struct kept *out_kept)
     unpacking->want.most_bytes = LIMIT_UNPACKED_BYTES;
     if (!config->puller)
         return build_fail(build, "image '%.*s': images from registries are not available on this server",
-                          STR_ARG(build->want.from_image));
+                          STR_ARG(want.image));
     log_flush(build);
     if (!puller_pull(config->puller, &want, &build->arena, &image, &err))
         return build_goes_on(build) && build_fail(build, "%s", err.message);
@@ -242,28 +246,68 @@ static bool pull(struct build *build, struct kept *out_kept)
     return take_envs(build, &image) && provision(build, out_kept);
 }
 
-static bool from_image(struct build *build)
+static bool begin_key(struct build *build, const char *key, struct str name, bool *out_hit)
+{
+    if (!cache_begin(build, key, out_hit))
+        return false;
+    build->text = arena_format(&build->arena, "FROM %.*s", STR_ARG(name));
+    build_say(build, BUILD_INFO, "%s[base] FROM %.*s [%s]", *out_hit ? "CACHED " : "", STR_ARG(name), key);
+    return true;
+}
+
+/* The image that was not in the cache becomes what it has under this key. */
+static bool make_key(struct build *build, const char *key, int archive_fd)
 {
     struct chain before = build->chain;
     struct kept *kept = ARENA_NEW(&build->arena, struct kept);
-    char key[KEY_BYTES];
-    bool is_hit;
 
-    key_of(key, (struct str[]){ STR("1"), STR("image"), STR(PROVISION_VERSION), build->want.from_image }, 4);
-    if (!cache_begin(build, key, &is_hit))
-        return false;
-    build_say(build, BUILD_INFO, "%s[base] FROM %.*s [%s]", is_hit ? "CACHED " : "", STR_ARG(build->want.from_image),
-              key);
-    if (is_hit)
-        return true;
-    build->text = arena_format(&build->arena, "FROM %.*s", STR_ARG(build->want.from_image));
-    if (pull(build, kept)) {
-        memcpy(build->chain.key, key, sizeof key);
+    if (pull(build, archive_fd, kept)) {
+        memcpy(build->chain.key, key, KEY_BYTES);
         return cache_keep(build, kept);
     }
     cache_leave(build, key);
     build->chain = before;
     return false;
+}
+
+static bool from_image(struct build *build)
+{
+    struct str image = build->want.from_image;
+    char key[KEY_BYTES];
+    bool is_hit;
+
+    key_of(key, (struct str[]){ STR("1"), STR("image"), STR(PROVISION_VERSION), image }, 4);
+    return begin_key(build, key, image, &is_hit) && (is_hit || make_key(build, key, -1));
+}
+
+/*
+ * An archive is known by the hash that the client has uploaded it under. Nobody compares the two: archives and cache are the
+ * team's own.
+ */
+static bool from_archive(struct build *build)
+{
+    const struct build_want *want = &build->want;
+    struct str name = arena_format(&build->arena, "ARCHIVE %.12s%s%.*s", want->from_archive.at,
+                                   want->archive_image.len ? " " : "", STR_ARG(want->archive_image));
+    auto_close int fd = -1;
+    char key[KEY_BYTES];
+    uint64_t size;
+    bool is_hit;
+    struct err err;
+
+    key_of(key,
+           (struct str[]){ STR("1"), STR("archive"), STR(PROVISION_VERSION), want->from_archive, want->archive_image },
+           5);
+    if (!begin_key(build, key, name, &is_hit))
+        return false;
+    if (is_hit)
+        return true;
+    struct uploads *uploads = build->builder->config.uploads;
+    if (uploads && upload_open(uploads, want->team_id, want->from_archive, &fd, &size, &err))
+        return make_key(build, key, fd);
+    cache_leave(build, key);
+    return !uploads || err.kind == ERR_NOT_FOUND ? build_fail(build, "the archive is not here: upload it again")
+                                                 : build_fail_err(build, &err);
 }
 
 /* An image of which the image map says that it is a template. */
@@ -305,6 +349,7 @@ bool run_base(struct build *build)
         return build_fail(build, "%.*s", (int)MIN(want->from_error.len, (size_t)1000), want->from_error.at);
     bool ok = want->from_build.len         ? from_build(build)
               : want->from_image.len       ? from_reference(build)
+              : want->from_archive.len     ? from_archive(build)
               : want->from_layer_count > 0 ? from_template(build, want->from_layer_count, want->from_layers)
                                            : build_fail(build, "a build needs an image or a template to begin with");
     if (!ok)

@@ -89,6 +89,7 @@ static bool send_ask(const struct pull *pull, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
     struct pull_ask ask = { .image = pull->want->image,
+                            .is_archive = pull->want->is_archive,
                             .only_digest = pull->only_digest,
                             .login = login_of(pull->want->login) };
     const struct pull_login *login = &ask.login;
@@ -104,7 +105,7 @@ static bool send_ask(const struct pull *pull, struct err *err)
     out.is_secret = true;
     (void)snprintf(ask.architecture, sizeof ask.architecture, "%s", pull->want->architecture);
     pull_ask_pack(&out, &ask);
-    return frame_write(pull->fd, buf_str(&out), FRAME_MS, err);
+    return frame_write_fd(pull->fd, buf_str(&out), ask.is_archive ? pull->want->archive_fd : -1, FRAME_MS, err);
 }
 
 static bool has_message(const struct pull *pull)

@@ -37,7 +37,9 @@ bool puller_template(struct puller *puller, struct str image, struct arena *aren
 
 struct pulled;
 struct pull_want {
-    struct str image; /* a reference as the client wrote it */
+    struct str image; /* a reference as the client wrote it; of an archive, the name in it or empty */
+    bool is_archive;  /* the image is in this file, which is borrowed; nothing is asked of a registry */
+    int archive_fd;
     const struct registry_login *login;
     const char *architecture; /* "amd64" */
     /* The layers that are here already, by chain id, need no download. NULL: none are. */

@@ -94,9 +94,13 @@ enum build_dialect {
 struct build_want {
     struct str build_id, template_id, team_id;
     enum build_dialect dialect;
-    struct str from_image; /* one of these two: an image reference… */
+    struct str from_image; /* one of these: an image reference… */
     struct str from_build; /* …or the id of a ready build */
     struct str from_text;  /* how the client named the template: for the log */
+    /*
+     * …or an archive of an image that was uploaded: its hash, and which image of it (empty: there is just one).
+     */
+    struct str from_archive, archive_image;
     /*
      * A template without builds, such as `base`: in place of both. With from_image it is what the image stands for unless
      * the image map says otherwise: `e2bdev/base`.

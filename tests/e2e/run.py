@@ -392,6 +392,7 @@ SUITES = {
     "templates": run_files("test_templates.py", "test_template_builds.py", "test_template_engine.py"),
     "templates-js": run_js("test_templates.mjs"),
     "images": run_images,
+    "import": run_files("test_template_import.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "network": run_files("test_network.py"),

@@ -434,6 +434,13 @@ static void sources_are_found_as_create_finds_them(void **state)
     child = built_register(b, "{\"name\":\"c4\"}");
     assert_int_equal(built_start(b, child, "{\"fromImage\":\"e2bdev/baseline\"}").status, 202);
     assert_int_equal(b->want.from_layer_count, 0);
+    /* An archive that was uploaded, and an image in it. */
+    child = built_register(b, "{\"name\":\"c6\"}");
+    assert_int_equal(built_start(b, child, "{\"fromArchive\":\"" HASH_A "\",\"fromArchiveImage\":\"x:1\"}").status,
+                     202);
+    CHECK_STR(b->want.from_archive, STR(HASH_A));
+    CHECK_STR(b->want.archive_image, STR("x:1"));
+    assert_int_equal(b->want.from_image.len + b->want.from_build.len + b->want.from_layer_count, 0);
     /* A snapshot. */
     const char *sandbox = served_create(s, "{\"templateID\":\"base\"}");
     CALL(s, "POST", served_path(s, "/sandboxes/", sandbox, "/snapshots"), "{\"name\":\"snap\"}");
@@ -494,13 +501,17 @@ static void a_source_that_is_not_there_fails_the_build_and_not_the_call(void **s
     assert_int_equal(b->starts, starts);
     /* None or both sources: the build has failed, and the call too. */
     static const char *const bodies[] = { "{}", "{\"fromImage\":\"a\",\"fromTemplate\":\"b\"}",
-                                          "{\"fromImage\":\"\",\"fromTemplate\":\"\"}" };
+                                          "{\"fromImage\":\"\",\"fromTemplate\":\"\"}",
+                                          "{\"fromImage\":\"a\",\"fromArchive\":\"" HASH_A "\"}" };
     for (size_t i = 0; i < COUNT_OF(bodies); i++) {
         struct built_ids ids = built_register(b, "{\"name\":\"c\"}");
         struct http_answer answer = built_start(b, ids, bodies[i]);
         check_error(s, &answer, 400, "exactly one of fromImage and fromTemplate");
         check_failed(b, ids, "exactly one of");
     }
+    struct built_ids ids = built_register(b, "{\"name\":\"c\"}");
+    assert_int_equal(built_start(b, ids, "{\"fromArchive\":\"../../etc/passwd\"}").status, 202);
+    check_failed(b, ids, "Invalid files hash");
 }
 
 static void bad_starts_are_refused(void **state)

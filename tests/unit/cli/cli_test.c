@@ -18,19 +18,13 @@ static struct outcome outcome;
 
 static void help_lists_every_command_and_teaches_each(void **state)
 {
-    static const char *const names[] = { "serve",           "env",
-                                         "doctor",          "sandbox list",
-                                         "sandbox exec",    "sandbox kill",
-                                         "sandbox create",  "sandbox info",
-                                         "sandbox network", "sandbox logs",
-                                         "team create",     "team list",
-                                         "team delete",     "key create",
-                                         "key list",        "key revoke",
-                                         "template list",   "template build",
-                                         "sandbox pause",   "sandbox resume",
-                                         "sandbox fork",    "snapshot create",
-                                         "snapshot list",   "snapshot delete",
-                                         "version" };
+    static const char *const names[] = {
+        "serve",           "env",           "doctor",          "sandbox list", "sandbox exec",    "sandbox kill",
+        "sandbox create",  "sandbox info",  "sandbox network", "sandbox logs", "team create",     "team list",
+        "team delete",     "key create",    "key list",        "key revoke",   "template list",   "template build",
+        "template import", "sandbox pause", "sandbox resume",  "sandbox fork", "snapshot create", "snapshot list",
+        "snapshot delete", "version"
+    };
 
     (void)state;
     RUN(&outcome, "--help");

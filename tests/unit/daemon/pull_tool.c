@@ -4,7 +4,7 @@
  *
  *   pull_tool pull|digest|template IMAGE blobs=DIR [insecure=HOST:PORT] [mirror=HOST=URL] [allow=…] [image=NAME=SOURCE]
  *             [roots=FILE] [dns=ADDR:PORT] [deny=CIDR] [arch=amd64] [user=U password=P] [aws=ID:KEY:REGION] [gcp=JSON]
- *             [have=CHAIN]… [out=DIR] [cancel=MS]
+ *             [have=CHAIN]… [out=DIR] [cancel=MS] [archive=FILE]
  *
  * Prints a line for each thing it is told; layers are written to out/0, out/1….
  */
@@ -38,7 +38,8 @@ static struct tool {
     struct registry_login login;
     char resolv_conf[100];
     const char *architecture;
-} tool = { .architecture = "amd64" };
+    int archive_fd;
+} tool = { .architecture = "amd64", .archive_fd = -1 };
 
 static no_return void die(const char *what)
 {
@@ -91,7 +92,10 @@ static void take_word(char *word)
             die("deny takes a CIDR");
     } else if (!strcmp(word, "have") && tool.have_count < LIMIT_IMAGE_LAYERS)
         tool.have[tool.have_count++] = value;
-    else if (!strcmp(word, "cancel"))
+    else if (!strcmp(word, "archive")) {
+        if ((tool.archive_fd = open(value, O_RDONLY | O_CLOEXEC)) < 0)
+            die("cannot open the archive");
+    } else if (!strcmp(word, "cancel"))
         tool.cancel_ms = clock_mono_ms() + strtoull(value, NULL, 10);
     else if (!strcmp(word, "user") || !strcmp(word, "password")) {
         tool.login.kind = LOGIN_BASIC;
@@ -204,6 +208,8 @@ static int run(const char *what, const char *image, struct arena *arena)
     struct puller *puller =
         puller_new(&(struct puller_config){ .open = open_child, .options = puller_settings_options(&tool.settings) });
     const struct pull_want want = { .image = str_from(image),
+                                    .is_archive = tool.archive_fd >= 0,
+                                    .archive_fd = tool.archive_fd,
                                     .login = &tool.login,
                                     .architecture = tool.architecture,
                                     .has_chain = has_chain,

@@ -932,6 +932,114 @@ class Archives(Base):
             self.assertEqual((result.code, result.kind), (1, "invalid"), result.output)
 
 
+    def check_error(self, kind, text, *words):
+        result = self.run_tool("pull", *words)
+        self.assertEqual((result.code, result.kind), (1, kind), result.output)
+        self.assertIn(text, result.error)
+
+    def test_an_archive_that_came_with_the_request(self):
+        path = self.make_archive([(LARGE, ["docker.io/library/large:latest"]), (SMALL, ["x:1", "team/x:2"])])
+        path.chmod(0)  # the descriptor is all that the role has
+        for name in ("x:1", "team/x:2", "x:2"):
+            self.check_plain(self.run_tool("pull", name, f"archive={path}"), SMALL)
+        for name in ("large", "large:latest", "docker.io/library/large"):
+            self.check_plain(self.run_tool("pull", name, f"archive={path}"), LARGE)
+        listed = "docker.io/library/large:latest, x:1, team/x:2"
+        self.check_error("not found", f"there is no image 'x' in it; there is: {listed}", "x", f"archive={path}")
+        self.check_error("invalid", f"several images in it, say which: {listed}", "", f"archive={path}")
+        self.check_error("invalid", 'image architecture "amd64" does not match expected "arm64"', "x:1", f"archive={path}",
+                         "arch=arm64")
+
+    def test_names_in_an_archive_do_nothing_to_a_terminal(self):
+        path = self.make_archive([(SMALL, ["evil\x1b[2J:1"]), (LARGE, ["y" * 400])])
+        self.check_error("not found", "there is: ?, …", "x", f"archive={path}")
+
+    def test_what_is_no_archive_of_an_image(self):
+        path = self.dir / "some"
+        for data in (b"", b"garbage" * 1000, gzip.compress(b"garbage" * 1000), os.urandom(3000)):
+            path.write_bytes(data)
+            self.check_error("invalid", "this is no archive of an image: one of `docker save`", "", f"archive={path}")
+        path.write_bytes(tar_of({"etc/passwd": b"root"}))
+        self.check_error("invalid", "neither manifest.json, as `docker save` writes it", "", f"archive={path}")
+        whole = self.make_archive([(SMALL, ["x:1"])]).read_bytes()
+        path.write_bytes(whole[:20000])
+        self.check_error("invalid", "the archive is cut short at byte 20000", "", f"archive={path}")
+        path.write_bytes(gzip.compress(whole)[:-100])
+        self.check_error("invalid", "the compressed archive is cut short", "", f"archive={path}")
+
+
+class PackedLayouts(Base):
+    """A tar of an OCI layout."""
+
+    def make_packed(self, images, top="", change=None, pack=bytes):
+        """images: (Image, tag or None). `change` gets the files, by name."""
+        files, rows = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}, []
+        for image, tag in images:
+            for blob in (image.manifest, image.config, *image.blobs):
+                files[f"blobs/sha256/{sha(blob)}"] = blob
+            notes = {"annotations": {"org.opencontainers.image.ref.name": tag}} if tag else {}
+            rows.append({"mediaType": OCI_MANIFEST, "digest": f"sha256:{sha(image.manifest)}", "size": len(image.manifest),
+                         **notes})
+        files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": rows}).encode()
+        if change:
+            change(files)
+        path = self.dir / "layout.tar"
+        path.write_bytes(pack(tar_of({top + name: data for name, data in files.items()})))
+        return path
+
+    def check_image(self, result, image):
+        self.assertEqual(result.code, 0, result.output)
+        self.assertEqual([layer["diff"] for layer in result.layers], image.diffs)
+        for layer, blob in zip(result.layers, image.blobs):
+            if layer["how"] == "came":
+                self.assertEqual((self.dir / "out" / layer["number"]).read_bytes(), blob)
+
+    check_error = Archives.check_error
+
+    def test_with_and_without_a_directory_around_it(self):
+        for top, pack in (("", bytes), ("./", bytes), ("some/", gzip.compress), ("./some/", bytes)):
+            path = self.make_packed([(SMALL, "one")], top, pack=pack)
+            result = self.run_tool("pull", "", f"archive={path}")
+            self.check_image(result, SMALL)
+            self.assertEqual(result.value("manifest"), sha(SMALL.manifest))
+            self.check_image(self.run_tool("pull", "one", f"archive={path}"), SMALL)
+            result = self.run_tool("pull", "one", f"archive={path}", f"have={SMALL.chains()[0]}")
+            self.assertEqual([layer["how"] for layer in result.layers], ["here", "came"])
+
+    def test_the_image_map_knows_it_too(self):
+        path = self.make_packed([(SMALL, "one")])
+        self.check_image(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:one"), SMALL)
+
+    def test_one_of_several(self):
+        path = self.make_packed([(SMALL, "one"), (LARGE, "two")])
+        self.check_image(self.run_tool("pull", "two", f"archive={path}"), LARGE)
+        self.check_error("invalid", "several images in it, say which: one, two", "", f"archive={path}")
+        self.check_error("not found", "there is no image 'three' in it; there is: one, two", "three", f"archive={path}")
+
+    def test_what_is_damaged(self):
+        layer, config = f"blobs/sha256/{sha(SMALL.blobs[1])}", f"blobs/sha256/{sha(SMALL.config)}"
+        manifest = f"blobs/sha256/{sha(SMALL.manifest)}"
+
+        def other(name):
+            def change(files):
+                files[name] = bytes([files[name][0] ^ 1]) + files[name][1:]
+            return change
+
+        for change, text in (
+            (other(layer), f"sha256:{sha(SMALL.blobs[1])[:12]}… has another digest or size: it is damaged"),
+            (other(config), f"sha256:{sha(SMALL.config)[:12]}… has another digest: it is damaged"),
+            (other(manifest), f"sha256:{sha(SMALL.manifest)[:12]}… has another digest: it is damaged"),
+            (lambda files: files.update({layer: files[layer] + b"x"}), "has another size than its manifest says"),
+            (lambda files: files.pop(layer), "the archive has not all files that its manifest names"),
+            (lambda files: files.update({"index.json": b"[]"}), "index is not a JSON object"),
+        ):
+            self.check_error("invalid", text, "one", f"archive={self.make_packed([(SMALL, 'one')], change=change)}")
+        path = self.make_packed([(SMALL, "one")])
+        self.check_error("invalid", 'image architecture "amd64" does not match', "one", f"archive={path}", "arch=arm64")
+        path.write_bytes(path.read_bytes()[:3000])
+        self.check_error("invalid", "cut short", "one", f"archive={path}")
+
+
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -1074,6 +1182,14 @@ class Debian(unittest.TestCase):
         self.command("skopeo", "--policy", str(self.work / "policy.json"), "copy", f"oci:{self.layout}:one",
                      f"docker-archive:{path}:team/app:1")
         self.check(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:docker.io/team/app:1"), bytes)
+        self.check(self.run_tool("pull", "team/app:1", f"archive={path}"), bytes)
+
+    def test_a_tar_that_skopeo_has_made_of_a_layout(self):
+        path = self.dir / "layout.tar"
+        self.command("skopeo", "--policy", str(self.work / "policy.json"), "copy", f"oci:{self.layout}:one",
+                     f"oci-archive:{path}:app:1")
+        self.check(self.run_tool("pull", "app:1", f"archive={path}"), gzip.decompress)
+        self.check(self.run_tool("pull", "", f"archive={path}"), gzip.decompress)
 
 
 class Issuer:

@@ -110,6 +110,20 @@ static void a_layout_names_its_images(void **state)
     assert_memory_equal(got.hex, &B[7], 64);
     assert_false(index_choose(str_from(index), "amd64", STR("three"), &arena, &got, &kind, &err));
     assert_false(index_choose(str_from(index), "amd64", STR("wo"), &arena, &got, &kind, &err));
+    assert_true(index_check_names(str_from(index), STR("two"), &arena, &err));
+    assert_false(index_check_names(str_from(index), STR("wo"), &arena, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_string_equal(err.message, "there is no image 'wo' in it; there is: one, docker.io/library/x:two");
+    assert_false(index_check_names(str_from(index), STR(""), &arena, &err));
+    assert_string_equal(err.message, "there are several images in it, say which: one, docker.io/library/x:two");
+    /* Several architectures of one image, with one name or none. */
+    static const char same[] = "{\"manifests\":[{\"annotations\":{\"org.opencontainers.image.ref.name\":\"v\"}},"
+                               "{\"annotations\":{\"org.opencontainers.image.ref.name\":\"v\"}},{\"digest\":1},[]]}";
+    assert_true(index_check_names(str_from(same), STR(""), &arena, &err));
+    assert_true(index_check_names(STR("{\"manifests\":[{},{}]}"), STR(""), &arena, &err));
+    assert_false(index_check_names(STR("{\"manifests\":[{},{}]}"), STR("x"), &arena, &err));
+    assert_string_equal(err.message, "there is no image 'x' in it; there is: none has a name");
+    assert_false(index_check_names(STR("[]"), STR(""), &arena, &err));
 }
 
 #define LAYER(type, digest, size) "{\"mediaType\":\"" type "\",\"digest\":\"" digest "\",\"size\":" size "}"
@@ -245,6 +259,40 @@ static void an_archives_image_is_chosen_by_its_name(void **state)
     assert_false(saved_image_choose(str_from(text), STR(""), &arena, &got, &err)); /* which? */
     assert_false(saved_image_choose(STR("{}"), STR(""), &arena, &got, &err));
     assert_false(saved_image_choose(STR("[]"), STR(""), &arena, &got, &err));
+    assert_string_equal(err.message, "there is no image in it");
+}
+
+static void an_archives_image_has_short_names_too(void **state)
+{
+    static const char text[] =
+        "[{\"Config\":\"a\",\"RepoTags\":[\"docker.io/library/x:latest\",\"r.example/t/y:2\"],\"Layers\":[\"a\"]},"
+        "{\"Config\":\"b\",\"RepoTags\":[\"y:2\"],\"Layers\":[\"b\"]}]";
+    static const struct {
+        struct str name;
+        const char *config; /* NULL: there is none */
+    } rows[] = {
+        { STR_INIT("x"), "a" },
+        { STR_INIT("x:latest"), "a" },
+        { STR_INIT("library/x"), "a" },
+        { STR_INIT("t/y:2"), "a" },
+        { STR_INIT("y:2"), "b" }, /* the whole name first */
+        { STR_INIT("docker.io/library/x"), "a" },
+        { STR_INIT("y"), NULL },
+        { STR_INIT(":2"), NULL },
+        { STR_INIT("latest"), NULL },
+        { STR_INIT("x:3"), NULL },
+    };
+    struct saved_image got;
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        bool is_there = saved_image_choose(str_from(text), rows[i].name, &arena, &got, &err);
+        if (is_there != (rows[i].config != NULL))
+            fail_msg("%s", rows[i].name.at);
+        if (is_there)
+            CHECK_STR(got.config, str_from(rows[i].config));
+    }
 }
 
 int main(void)
@@ -259,6 +307,7 @@ int main(void)
         CASE(configurations_are_read),
         CASE(tokens_are_checked),
         CASE(an_archives_image_is_chosen_by_its_name),
+        CASE(an_archives_image_has_short_names_too),
     };
 
     return cmocka_run_group_tests(cases, make_arena, drop_arena);

@@ -123,7 +123,8 @@ static struct str begin_of(struct bench *bench, struct str team_id, const char *
     want.team_id = registration.team_id;
     want.cpu_count = 1;
     want.memory_mb = 512;
-    if (!want.from_image.len && !want.from_build.len && !want.from_error.len && !want.from_layer_count) {
+    if (!want.from_image.len && !want.from_build.len && !want.from_archive.len && !want.from_error.len &&
+        !want.from_layer_count) {
         want.from_text = STR("base");
         want.from_layers = base_layers;
         want.from_layer_count = 1;
@@ -296,6 +297,11 @@ static void failures_have_the_texts_that_clients_know(void **state)
     check_failed(bench, &row, "template 'gone' not found", "base");
     row = build(bench, "a", (struct build_want){ .from_image = STR("ubuntu:22.04") });
     check_failed(bench, &row, "image 'ubuntu:22.04': images from registries are not available on this server", "base");
+    row = build(
+        bench, "a",
+        (struct build_want){ .from_archive = STR("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef") });
+    check_failed(bench, &row, "the archive is not here: upload it again", "base");
+    check_log(bench, row.id, "base|[base] FROM ARCHIVE 0123456789ab [");
     row = build(bench, "a", (struct build_want){ RECIPE({ .type = STEP_UNKNOWN, .type_text = STR_INIT("ONBUILD") }) });
     check_failed(bench, &row, "the instruction ONBUILD is not implemented", "1");
     row = build(bench, "a", (struct build_want){ RECIPE(STEP(ENV, STR_INIT("A"))) });

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -263,6 +264,36 @@ static void a_layer_that_was_given_does_not_come_again(void **state)
     check_nonsense();
 }
 
+static void an_archive_goes_to_the_child_as_it_is(void **state)
+{
+    struct puller *puller = puller_new(&(struct puller_config){ .open = open_child });
+    auto_close int archive = open("/dev/zero", O_RDONLY | O_CLOEXEC), came = -1;
+    const struct pull_want want = {
+        .image = STR(""), .architecture = "amd64", .is_archive = true, .archive_fd = archive
+    };
+    auto_free char *bytes = NULL;
+    struct pulled pulled;
+    struct pull_ask ask;
+    struct stat sent, got;
+    struct err err;
+    size_t len;
+
+    (void)state;
+    tell_chains(1);
+    tell_layer(0, true);
+    tell_done();
+    assert_true(puller_pull(puller, &want, &rig.arena, &pulled, &err));
+    pulled_done(&pulled);
+    puller_free(puller);
+    assert_true(frame_read_fd(rig.child, LIMIT_PULL_MESSAGE_BYTES, MS, &bytes, &len, &came, &err));
+    assert_true(pull_ask_unpack(str_of(bytes, len), &ask, &err));
+    assert_true(ask.is_archive);
+    assert_int_equal(ask.image.len, 0);
+    assert_int_equal(fstat(archive, &sent), 0);
+    assert_int_equal(fstat(came, &got), 0);
+    assert_int_equal(sent.st_ino, got.st_ino);
+}
+
 static void a_layer_that_is_missing_is_noticed(void **state)
 {
     (void)state;
@@ -452,6 +483,7 @@ int main(void)
         PULL_CASE(an_error_comes_before_layers_that_wait),
         PULL_CASE(who_takes_layers_can_end_the_pull),
         PULL_CASE(a_layer_that_was_given_does_not_come_again),
+        PULL_CASE(an_archive_goes_to_the_child_as_it_is),
         PULL_CASE(a_layer_that_is_missing_is_noticed),
         PULL_CASE(a_layer_before_the_list_is_refused),
         PULL_CASE(a_layer_out_of_range_is_refused),
