@@ -3,6 +3,11 @@
  * (open_tree), idmapped with the sandbox's user namespace (mount_setattr) and given to overlay by descriptor. Kernels
  * before 6.15 take only layers that are attached somewhere; there we attach the clones in our tmpfs for a moment, mount
  * overlay beside them, clone that, and detach everything again.
+ *
+ * A clone that was used must end again, and the end of a mount waits for all processors (an RCU grace period: tens of
+ * microseconds on an idle machine, milliseconds on a busy one). With a hundred layers that took longer than all the rest of
+ * a start. But mounts of one tree end together. So detached clones are mounted one on top of the other before the lowest is
+ * closed, and attached ones are below one mount, STAGE, that is detached with all of them.
  */
 #include "isolation/native/mounts.h"
 
@@ -27,6 +32,7 @@
 /* ---- our own tmpfs ---- */
 
 #define ZYGOTE_PLACE "zygote"
+#define STAGE "stage"
 
 /* Mount points for kernels that need layers attached: one for each layer, the upper, and the overlay itself. */
 static bool make_places(int scratch_fd, struct err *err)
@@ -57,8 +63,8 @@ bool mounts_open(int data_fd, struct mounts *out, struct err *err)
         return err_sys(err, "attach a tmpfs at mnt"); /* EINVAL: data_fd is from another mount namespace */
     if (!make_places(mount_fd, err))
         return false;
-    if (mkdirat(mount_fd, ZYGOTE_PLACE, 0700) < 0)
-        return err_sys(err, "make " ZYGOTE_PLACE);
+    if (mkdirat(mount_fd, ZYGOTE_PLACE, 0700) < 0 || mkdirat(mount_fd, STAGE, 0700) < 0)
+        return err_sys(err, "make " ZYGOTE_PLACE " and " STAGE);
     out->scratch_fd = take_fd(&mount_fd);
     out->old_overlay = false;
     return true;
@@ -85,7 +91,8 @@ static bool clone_idmapped(int dir_fd, const char *name, uint64_t attributes, co
                            struct err *err)
 {
     auto_close int fd = open_tree(dir_fd, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-    struct mount_attr want = { .attr_set = attributes };
+    /* Private, or what is mounted on it would show wherever the data directory does. */
+    struct mount_attr want = { .attr_set = attributes, .propagation = MS_PRIVATE };
 
     if (fd < 0)
         return err_sys(err, "clone mount %s", name);
@@ -93,7 +100,7 @@ static bool clone_idmapped(int dir_fd, const char *name, uint64_t attributes, co
         want.attr_set |= MOUNT_ATTR_IDMAP;
         want.userns_fd = (uint64_t)ids->userns_fd;
     }
-    if (want.attr_set && mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
+    if (mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
         return err_sys(err, "idmap %s", name);
     *out_fd = take_fd(&fd);
     return true;
@@ -234,6 +241,15 @@ struct layers {
     int top;                 /* holds upper/ and work/; one mount, as overlay demands */
 };
 
+/* When overlay has clones of its own. If the kernel will not, they end one by one, which only takes longer. */
+static void layers_pile(const struct layers *layers)
+{
+    for (uint32_t i = 1; i <= layers->count; i++)
+        if (move_mount(i < layers->count ? layers->lower[i] : layers->top, "", layers->lower[i - 1], "",
+                       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+            return;
+}
+
 static void layers_done(struct layers *layers)
 {
     for (uint32_t i = 0; i < layers->count; i++)
@@ -297,40 +313,39 @@ static bool overlay_detached(struct layers *layers, const struct mounts_ids *ids
     return true;
 }
 
-static bool attach_at(struct mounts *mounts, int mount_fd, int place, struct err *err)
+static bool attach_at(int stage_fd, int mount_fd, int place, struct err *err)
 {
     char name[8];
 
     (void)snprintf(name, sizeof name, "l%d", place);
-    if (move_mount(mount_fd, "", mounts->scratch_fd, name, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+    if (move_mount(mount_fd, "", stage_fd, name, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, "attach a layer");
     return true;
 }
 
 enum { PLACE_TOP = LIMIT_LAYERS, PLACE_OVERLAY };
 
-static bool overlay_attached(struct mounts *mounts, struct layers *layers, const struct mounts_ids *ids, int *out_fd,
+static bool overlay_on_stage(int stage, const struct layers *layers, const struct mounts_ids *ids, int *out_fd,
                              struct err *err)
 {
     auto_buf struct buf options = buf_make(NULL, 4000); /* the kernel takes a page */
     struct borrowed_ids saved;
-    int scratch = mounts->scratch_fd;
     char target[64], place[8];
 
     buf_add(&options, STR("volatile," BEHAVIOUR ",lowerdir="));
     for (uint32_t i = layers->count; i-- > 0;) {
-        if (!attach_at(mounts, layers->lower[i], (int)i, err))
+        if (!attach_at(stage, layers->lower[i], (int)i, err))
             return false;
-        buf_format(&options, "/proc/self/fd/%d/l%u%s", scratch, i, i ? ":" : "");
+        buf_format(&options, "/proc/self/fd/%d/l%u%s", stage, i, i ? ":" : "");
     }
-    if (!attach_at(mounts, layers->top, PLACE_TOP, err))
+    if (!attach_at(stage, layers->top, PLACE_TOP, err))
         return false;
-    buf_format(&options, ",upperdir=/proc/self/fd/%d/l%d/upper,workdir=/proc/self/fd/%d/l%d/work", scratch, PLACE_TOP,
-               scratch, PLACE_TOP);
+    buf_format(&options, ",upperdir=/proc/self/fd/%d/l%d/upper,workdir=/proc/self/fd/%d/l%d/work", stage, PLACE_TOP,
+               stage, PLACE_TOP);
     buf_add_char(&options, '\0');
     if (options.overflowed)
         return err_set(err, ERR_LIMIT, "too many layers for this kernel's overlay");
-    (void)snprintf(target, sizeof target, "/proc/self/fd/%d/l%d", scratch, PLACE_OVERLAY);
+    (void)snprintf(target, sizeof target, "/proc/self/fd/%d/l%d", stage, PLACE_OVERLAY);
     if (!ids_borrow(&saved, ids ? ids->uid_base : 0, err))
         return false;
     int mounted = mount("overlay", target, "overlay", MS_NODEV, options.data);
@@ -339,22 +354,25 @@ static bool overlay_attached(struct mounts *mounts, struct layers *layers, const
     if (mounted < 0)
         return err_sys(err, "overlay");
     (void)snprintf(place, sizeof place, "l%d", PLACE_OVERLAY);
-    int fd = open_tree(scratch, place, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    int fd = open_tree(stage, place, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (fd < 0)
         return err_sys(err, "clone the overlay");
     *out_fd = fd;
     return true;
 }
 
-static void detach_all(struct mounts *mounts, uint32_t layer_count)
+static bool overlay_attached(struct mounts *mounts, const struct layers *layers, const struct mounts_ids *ids,
+                             int *out_fd, struct err *err)
 {
-    for (int i = PLACE_OVERLAY; i >= 0; i--) {
-        char name[8];
-        if (i < PLACE_TOP && (uint32_t)i >= layer_count)
-            continue;
-        (void)snprintf(name, sizeof name, "l%d", i);
-        detach(mounts->scratch_fd, name);
-    }
+    auto_close int stage = -1;
+
+    if (!clone_idmapped(mounts->scratch_fd, ".", 0, NULL, &stage, err))
+        return false;
+    if (move_mount(stage, "", mounts->scratch_fd, STAGE, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, "attach " STAGE);
+    bool fine = overlay_on_stage(stage, layers, ids, out_fd, err);
+    detach(mounts->scratch_fd, STAGE);
+    return fine;
 }
 
 static bool overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const struct plan *plan,
@@ -370,8 +388,10 @@ static bool overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
     if (!clone_idmapped(sandbox_fd, ".", 0, ids, &layers.top, err))
         return false;
     if (!mounts->old_overlay) {
-        if (overlay_detached(&layers, ids, out_fd, err))
+        if (overlay_detached(&layers, ids, out_fd, err)) {
+            layers_pile(&layers);
             return true;
+        }
         /*
          * EOPNOTSUPP: before 6.5 overlay takes no descriptors. EBADF: before 6.13 none like ours, that only name a place
          * (O_PATH). EINVAL: lowerdir+ or detached layers are unknown. The layers are still detached.
@@ -380,7 +400,6 @@ static bool overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
             return false;
     }
     bool fine = overlay_attached(mounts, &layers, ids, out_fd, err);
-    detach_all(mounts, layers.count);
     mounts->old_overlay = mounts->old_overlay || fine; /* do not try the new way each time */
     return fine;
 }

@@ -13,6 +13,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -589,6 +590,67 @@ static void the_way_of_older_kernels_mounts_the_same_root(void **state)
     new_driver(world, true);
     writes_go_to_the_upper_with_ids_from_zero(state);
     assert_int_equal(count_mounts("overlay"), 0); /* nothing stays attached */
+}
+
+/* A layer for each number below LIMIT_LAYERS; all have etc/who. */
+static void make_many_layers(struct world *world, struct plan *plan)
+{
+    auto_close int layers_fd = openat(world->data_fd, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    while (plan->layer_count < LIMIT_LAYERS) {
+        char name[32], text[16];
+        uint32_t number = plan->layer_count++;
+        (void)snprintf(plan->layers[number], LAYER_ID_BYTES, "%064x", 0x1000 + number);
+        (void)snprintf(name, sizeof name, "etc/layer-%u", number);
+        (void)snprintf(text, sizeof text, "%u", number);
+        make_layer(world->data_fd, plan->layers[number], (const char *const[]){ "etc", NULL }, name);
+        auto_close int fd = openat(layers_fd, plan->layers[number], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        auto_close int file_fd = openat(fd, "etc/who", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        assert_true(write(file_fd, text, strlen(text)) > 0);
+    }
+}
+
+/* How often we slept while it started. */
+static long start_and_count_waits(struct world *world, const struct plan *plan, int *out_fd)
+{
+    struct rusage before, after;
+
+    assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+    *out_fd = start(world, plan);
+    assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+    return after.ru_nvcsw - before.ru_nvcsw;
+}
+
+static void a_root_of_all_layers_that_a_plan_may_have_waits_for_none_of_them(void **state)
+{
+    struct world *world = *state;
+    struct plan few = a_plan("few"), many = a_plan("many");
+
+    make_many_layers(world, &many);
+    for (int i = 0; i < 2; i++) {
+        auto_close int few_fd = -1, many_fd = -1;
+        long of_few = start_and_count_waits(world, &few, &few_fd);
+        long of_many = start_and_count_waits(world, &many, &many_fd);
+        char question[40], answer[40];
+        for (uint32_t n = 1; n < LIMIT_LAYERS; n++) {
+            (void)snprintf(question, sizeof question, "get /etc/layer-%u", n);
+            auto_free char *text = ask(many_fd, question);
+            check_has(text, "get: ");
+        }
+        (void)snprintf(answer, sizeof answer, "get: %d", LIMIT_LAYERS - 1);
+        auto_free char *who = ask(many_fd, "get /etc/who"), *lowest = ask(many_fd, "get /etc/template-file");
+        check_has(who, answer);
+        check_has(lowest, "get: ");
+        /* The end of each mount would be a wait, if they did not end together. */
+        if (of_many > of_few + LIMIT_LAYERS / 2)
+            fail_msg("%ld waits with %d layers, %ld with one", of_many, LIMIT_LAYERS, of_few);
+        assert_int_equal(count_mounts("overlay"), 0); /* nothing stays attached */
+        assert_int_equal(count_mounts("/layers/"), 0);
+        assert_true(stop(world->loop, world->driver, "few") && stop(world->loop, world->driver, "many"));
+        check_nothing_is_left(world);
+        driver_free(world->driver);
+        new_driver(world, true); /* once more in the way of older kernels */
+    }
 }
 
 static void limits_hold_processes_and_memory(void **state)
@@ -1998,6 +2060,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(what_a_guest_must_not_do_fails),
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
+        NATIVE_CASE(a_root_of_all_layers_that_a_plan_may_have_waits_for_none_of_them),
         NATIVE_CASE(limits_hold_processes_and_memory),
         NATIVE_CASE(what_guests_watch_is_a_matter_of_their_memory),
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
