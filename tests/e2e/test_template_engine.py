@@ -61,6 +61,28 @@ def test_more_steps_than_a_sandbox_can_have_layers(server, name):
         assert box.commands.run(f"cat ~/file{LAYERS_MOST + 9}").stdout.strip() == str(LAYERS_MOST + 9)
 
 
+def test_a_template_of_a_hundred_layers_is_like_any_other(server, name):
+    recipe = Template().from_template("base").run_cmd("mkdir ~/d && touch ~/d/first")
+    for i in range(100):
+        recipe = recipe.run_cmd(f"echo {i} | tee ~/file{i} > ~/last; rm -f ~/file{i - 7}")
+    recipe = recipe.run_cmd("rm -r ~/d && echo file > ~/d && rm ~/d && mkdir ~/d && touch ~/d/second")
+    build(recipe, name)
+    look = "cd; find * -type f | sort; cat last"
+    seen = "\n".join(["d/second", *(f"file{i}" for i in range(93, 100)), "last", "99\n"])
+    with Sandbox.create(name, timeout=120) as box:
+        assert (server.data / "sandboxes" / box.sandbox_id / "state").read_text().count("\nlayer ") > 100
+        assert box.commands.run(look).stdout == seen
+        sleeper = box.commands.run("sleep 3600", background=True)
+        box.pause()
+        again = Sandbox.connect(box.sandbox_id, timeout=120)
+        assert again.commands.run(look).stdout == seen
+        assert again.commands.run(f"cat /proc/{sleeper.pid}/comm").stdout == "sleep\n"
+        snapshot = again.create_snapshot()
+        with Sandbox.create(snapshot.snapshot_id, timeout=120) as copy:
+            assert copy.commands.run(look).stdout == seen
+        Sandbox.delete_snapshot(snapshot.snapshot_id)
+
+
 def test_the_defaults_of_a_template_outlive_pause_and_snapshot(server, name):
     build(Template().from_template("base").set_workdir("/srv/app").set_user("worker"), name)
     with Sandbox.create(name, timeout=120) as box:
