@@ -5,8 +5,10 @@
  * Making or removing something changes the time of the directory that it is in. An archive names directories before what is
  * in them, so the time that a directory had is set again when it is left.
  *
- * A whiteout must not remove what this archive has made itself, before or after it. So the inodes of what it has made, and of
- * the directories above, are remembered. All layers are on one file system, whose inode numbers overlay shows.
+ * A whiteout must not remove what this archive has made itself, before or after it. So the inodes of the directories that it has
+ * made, and of those above what it has made, are remembered; of everything else its directory and name: a hard link makes another
+ * name of a file from below, whose old name a whiteout still removes. All layers are on one file system, whose inode numbers
+ * overlay shows.
  */
 #include "isolation/native/untar.h"
 
@@ -57,6 +59,7 @@ struct parent {
     int fd; /* -1: none */
     struct timespec mtime;
     bool is_noted; /* it and those above it are in `made` */
+    uint64_t ino;  /* 0: nobody has asked yet */
 };
 
 struct work {
@@ -68,11 +71,12 @@ struct work {
     ino_t root_ino;
     struct parent parent;
     struct inodes made;
-    struct tar_entry entry; /* the file whose data comes; its strings are good until all of it has come */
-    int file_fd;            /* -1: none */
-    uint64_t left;          /* of its data */
-    uint64_t written;       /* of all files */
-    char *names;            /* XATTR_BYTES */
+    struct inodes names_made; /* name_key() of all but directories */
+    struct tar_entry entry;   /* the file whose data comes; its strings are good until all of it has come */
+    int file_fd;              /* -1: none */
+    uint64_t left;            /* of its data */
+    uint64_t written;         /* of all files */
+    char *names;              /* XATTR_BYTES */
 };
 
 /* ---- inodes ---- */
@@ -106,6 +110,19 @@ static void add_inode(struct inodes *set, uint64_t ino)
     size_t i = slot_of(set, ino);
     set->count += !set->at[i];
     set->at[i] = ino;
+}
+
+/*
+ * A name in a directory, as a number like an inode's. An archive that is made so that two have the same one keeps what it says
+ * it removes, and harms nobody else.
+ */
+static uint64_t name_key(uint64_t dir_ino, const char *name)
+{
+    uint64_t key = (dir_ino + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+    for (; *name; name++)
+        key = (key ^ (unsigned char)*name) * UINT64_C(0x100000001b3); /* FNV-1a */
+    return key ? key : 1;
 }
 
 /* ---- words ---- */
@@ -361,6 +378,7 @@ static bool enter_parent(struct work *work, const char *path, bool make, int *ou
     (void)snprintf(parent->path, sizeof parent->path, "%s", path);
     parent->mtime = st.st_mtim;
     parent->is_noted = false;
+    parent->ino = 0;
     return true;
 }
 
@@ -390,9 +408,23 @@ static bool note_made(struct work *work, uint64_t ino, struct err *err)
     }
 }
 
+/* That of the directory that the last entry was in. */
+static bool parent_ino(struct work *work, uint64_t *out, struct err *err)
+{
+    struct stat st;
+
+    if (!work->parent.ino) {
+        if (fstat(work->parent.fd, &st) < 0)
+            return err_sys(err, "look at a directory");
+        work->parent.ino = st.st_ino;
+    }
+    *out = work->parent.ino;
+    return true;
+}
+
 /* ---- whiteouts ---- */
 
-static bool prune(struct work *work, int dir_fd, const char *name, unsigned depth, struct err *err);
+static bool prune(struct work *work, int dir_fd, uint64_t dir_ino, const char *name, unsigned depth, struct err *err);
 
 /* What is from below goes. Takes the descriptor. */
 static bool prune_inside(struct work *work, int dir_fd, unsigned depth, struct err *err)
@@ -408,19 +440,21 @@ static bool prune_inside(struct work *work, int dir_fd, unsigned depth, struct e
     }
     for (struct dirent *entry; fine && (entry = readdir(dir));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            fine = prune(work, dir_fd, entry->d_name, depth, err);
+            fine = prune(work, dir_fd, st.st_ino, entry->d_name, depth, err);
     fine = fine && set_time(dir_fd, st.st_mtim, err);
     (void)closedir(dir);
     return fine;
 }
 
-static bool prune(struct work *work, int dir_fd, const char *name, unsigned depth, struct err *err)
+static bool prune(struct work *work, int dir_fd, uint64_t dir_ino, const char *name, unsigned depth, struct err *err)
 {
     struct stat st;
 
     if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT || failed(err, "look at", str_from(name));
-    if (!has_inode(&work->made, st.st_ino)) {
+    bool is_ours =
+        S_ISDIR(st.st_mode) ? has_inode(&work->made, st.st_ino) : has_inode(&work->names_made, name_key(dir_ino, name));
+    if (!is_ours) {
         if (remove_tree(dir_fd, name, err))
             return true;
         return err->sys == ENOSPC || err->sys == EDQUOT ? no_room(err) : false;
@@ -436,6 +470,7 @@ static bool prune(struct work *work, int dir_fd, const char *name, unsigned dept
 static bool hide(struct work *work, const char *dir, const char *what, struct str whole, struct err *err)
 {
     bool is_opaque = strcmp(what, ".wh..opq") == 0;
+    uint64_t ino;
     int fd;
 
     if (!is_opaque && strncmp(what, ".wh.", 4) == 0)
@@ -447,7 +482,7 @@ static bool hide(struct work *work, const char *dir, const char *what, struct st
     if (fd < 0)
         return true; /* there is nothing to hide */
     if (!is_opaque)
-        return prune(work, fd, what, 0, err);
+        return parent_ino(work, &ino, err) && prune(work, fd, ino, what, 0, err);
     int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return again < 0 ? err_sys(err, "open a directory") : prune_inside(work, again, 0, err);
 }
@@ -674,6 +709,7 @@ static bool make_entry(struct work *work, int dir_fd, const char *name, const st
 static bool take_entry(struct work *work, const struct tar_entry *entry, struct err *err)
 {
     path_text path, name;
+    uint64_t ino;
     int fd;
 
     if (++work->untar->entries > LIMIT_UNPACK_ENTRIES)
@@ -691,7 +727,14 @@ static bool take_entry(struct work *work, const struct tar_entry *entry, struct 
         return hide(work, path, name + 4, entry->name, err);
     if (entry->type == TAR_CHAR_DEVICE || entry->type == TAR_BLOCK_DEVICE)
         return refuse_device(path, entry, err);
-    return enter_parent(work, path, true, &fd, err) && make_entry(work, fd, name, entry, err);
+    if (!enter_parent(work, path, true, &fd, err) || !make_entry(work, fd, name, entry, err))
+        return false;
+    if (entry->type == TAR_DIRECTORY)
+        return true;
+    if (!parent_ino(work, &ino, err))
+        return false;
+    add_inode(&work->names_made, name_key(ino, name));
+    return true;
 }
 
 static bool take_data(struct work *work, struct str data, struct err *err)
@@ -833,5 +876,6 @@ bool untar_layer(struct untar *untar, struct err *err)
     fd_close(&work.file_fd);
     free(work.names);
     free(work.made.at);
+    free(work.names_made.at);
     return fine;
 }

@@ -515,6 +515,33 @@ static void hard_links_within_and_across_layers(void **state)
     check_as_umoci(*state, &image);
 }
 
+/* A file of a layer below gets another name, and then another file, or none, takes its place. */
+static void hard_links_to_files_that_the_same_layer_replaces(void **state)
+{
+    auto_image struct image image = { 0 };
+
+    add_base(&image);
+    struct buf *tar = next_tar(&image);
+    MADE(tar, .type = '1', .name = "old-a", .link = "etc/a");
+    FILE_AT(tar, "etc/a", "new", .mode = 0600);
+    MADE(tar, .type = '1', .name = "new-a", .link = "etc/a");
+    MADE(tar, .type = '1', .name = "old-a-too", .link = "old-a");
+    MADE(tar, .type = '1', .name = "moved", .link = "etc/b");
+    FILE_AT(tar, "etc/.wh.b", "");
+    MADE(tar, .type = '1', .name = "tree/z", .link = "tree/x");
+    MADE(tar, .type = '1', .name = "tree/x", .link = "tree/y");
+    MADE(tar, .type = '1', .name = "tool", .link = "usr/bin/tool");
+    FILE_AT(tar, "usr/bin/.wh..wh..opq", "");
+    MADE(tar, .type = '1', .name = "deep", .link = "tree/sub/deep");
+    FILE_AT(tar, "tree/.wh.sub", "");
+    made_end(tar);
+    tar = next_tar(&image);
+    FILE_AT(tar, ".wh.old-a", "");
+    FILE_AT(tar, "moved", "and replaced");
+    made_end(tar);
+    check_as_umoci(*state, &image);
+}
+
 /* Version 2, effective, CAP_NET_RAW permitted. */
 #define CAPABILITY "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
@@ -599,6 +626,26 @@ static void directories_that_no_layer_names_are_made(void **state)
     check_image(world, &image,
                 "/ 40755 0:0\n/a 40755 0:0\n/a/b 40755 0:0\n/a/b/c 100644 0:0 'deep'\n/not 40755 0:0\n"
                 "/not/yet 40755 0:0\n/not/yet/file 100644 0:0 'behind'\n/run 120777 0:0 -> /made/../not/yet\n");
+}
+
+/*
+ * umoci has one directory, where a file with two names stays one whoever adds a third. Layers that are mounted, here as in
+ * containerd and Docker, are not copied up together: the third name and the one that it was made of part from the other.
+ */
+static void names_of_a_file_that_a_layer_below_has_twice_part(void **state)
+{
+    struct world *world = *state;
+    auto_image struct image image = { 0 };
+
+    struct buf *tar = next_tar(&image);
+    FILE_AT(tar, "one", "f");
+    MADE(tar, .type = '1', .name = "two", .link = "one");
+    made_end(tar);
+    tar = next_tar(&image);
+    MADE(tar, .type = '1', .name = "three", .link = "one");
+    made_end(tar);
+    unpack_all(world, &image, PLAIN);
+    check_image(world, &image, "/ 40755 0:0\n/one 100644 0:0 'f'\n/three 100644 0:0 =/one 'f'\n/two 100644 0:0 'f'\n");
 }
 
 /* umoci gives such a directory the time of now, and refuses the link. */
@@ -1163,6 +1210,8 @@ int main(int argc, char **argv)
         NATIVE_CASE(whiteouts_of_several_layers),
         NATIVE_CASE(opaque_directories),
         NATIVE_CASE(hard_links_within_and_across_layers),
+        NATIVE_CASE(hard_links_to_files_that_the_same_layer_replaces),
+        NATIVE_CASE(names_of_a_file_that_a_layer_below_has_twice_part),
         NATIVE_CASE(set_user_id_capabilities_and_attributes),
         NATIVE_CASE(what_is_replaced_by_something_else),
         NATIVE_CASE(entries_behind_links_to_directories),
