@@ -126,7 +126,14 @@
 #define LIMIT_TAR_NAME_BYTES 4096                    /* PATH_MAX */
 #define LIMIT_TAR_HEADER_BYTES (1 << 20)             /* one pax header or long name */
 #define LIMIT_TAR_XATTRS 64                          /* of one entry */
-#define LIMIT_ZSTD_WINDOW 27                         /* a power of two: 128 MiB of memory, what `zstd -d` takes too */
+#define LIMIT_DOCKERFILE_BYTES (512 * 1024)          /* it becomes a request of LIMIT_CALL_BODY_BYTES, with escapes */
+#define LIMIT_DOCKERFILE_VARS 1000                   /* ARG and ENV; each reference searches all */
+#define LIMIT_DOCKERFILE_VALUE_BYTES (64 * 1024)     /* of one: ENV A=$A$A doubles it with each line */
+#define LIMIT_CONTEXT_FILES 200000      /* of one COPY, in memory with their names; a node_modules has 50,000 */
+#define LIMIT_IGNORE_BYTES (64 * 1024)  /* a .dockerignore */
+#define LIMIT_IGNORE_PATTERNS 1000      /* of it: each file is matched against all… */
+#define LIMIT_IGNORE_PATTERN_BYTES 1024 /* …and one of these */
+#define LIMIT_ZSTD_WINDOW 27            /* a power of two: 128 MiB of memory, what `zstd -d` takes too */
 
 /* Templates of a team, and what is uploaded for them. */
 #define LIMIT_TEMPLATES_TEAM 1000              /* that a team has built… */
