@@ -365,6 +365,20 @@ bool action_build_status(const struct actions *actions, const struct caller *cal
     return true;
 }
 
+bool action_build_cancel(const struct actions *actions, const struct caller *caller, struct str template_id,
+                         struct str build_id, struct arena *arena, struct err *err)
+{
+    struct build_row row;
+
+    if (!own_build(actions, caller, template_id, build_id, ERR_NOT_FOUND, arena, &row, err))
+        return false;
+    if (row.state != BUILD_BUILDING)
+        return err_set(err, ERR_CONFLICT, "the build does not run");
+    if (actions->builder)
+        actions->build_cancel(actions->builder, row.id, "build was cancelled");
+    return true;
+}
+
 bool action_builds_cancel(const struct actions *actions, const struct caller *caller, struct arena *arena,
                           size_t *out_cancelled, struct err *err)
 {

@@ -66,6 +66,9 @@ struct build_status {
 bool action_build_status(const struct actions *actions, const struct caller *caller, struct str template_id,
                          struct str build_id, const struct build_log_filter *filter, struct arena *arena,
                          struct build_status *out, struct err *err) must_use;
+/* It is over soon after. ERR_CONFLICT: it does not run. */
+bool action_build_cancel(const struct actions *actions, const struct caller *caller, struct str template_id,
+                         struct str build_id, struct arena *arena, struct err *err) must_use;
 /* Administrators: all builds that the caller's team has running. */
 bool action_builds_cancel(const struct actions *actions, const struct caller *caller, struct arena *arena,
                           size_t *out_cancelled, struct err *err) must_use;

@@ -282,6 +282,17 @@ void api_build_logs(struct request *rq)
 
 /* ---- others ---- */
 
+/* Our own: E2B's clients have no way to cancel a build. */
+void api_build_cancel(struct request *rq)
+{
+    struct err err;
+
+    if (action_build_cancel(rq->actions, &rq->caller, rq->match.params[0], rq->match.params[1], rq->arena, &err))
+        reply_empty(rq, 204);
+    else
+        reply_copy_err(rq, &err);
+}
+
 void api_builds_cancel(struct request *rq)
 {
     struct caller there;

@@ -117,8 +117,8 @@ handler_fn api_template_list, api_template_list_v2, api_template_defaults, api_t
 handler_fn api_tags_assign, api_tags_remove, api_tags_list, api_tags_count, api_tags_exists, api_tags_groups,
     api_tags_assignments;
 /* builds.c */
-handler_fn api_build_register, api_build_files, api_build_start, api_build_status, api_build_logs, api_builds_cancel,
-    api_build_gone;
+handler_fn api_build_register, api_build_files, api_build_start, api_build_status, api_build_logs, api_build_cancel,
+    api_builds_cancel, api_build_gone;
 /* teams.c */
 handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_team_kill, api_team_key_create,
     api_team_key_revoke, api_team_list, api_team_create, api_team_delete;

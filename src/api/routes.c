@@ -63,6 +63,7 @@ static const struct http_route routes[] = {
     ROUTE(GET, "/templates/{id}/builds/{build}/status", api_build_status, NEEDS_KEY,
           "How a build goes, and the next lines of its log"),
     ROUTE(GET, "/templates/{id}/builds/{build}/logs", api_build_logs, NEEDS_KEY, "The log, in either direction"),
+    ROUTE(DELETE, "/templates/{id}/builds/{build}", api_build_cancel, NEEDS_KEY, "Cancel a build that runs"),
     ROUTE(GET, "/templates/{id}/tags", api_tags_list, NEEDS_KEY, "The tags of a template, and their builds"),
     ROUTE(GET, "/templates/{id}/tags/count", api_tags_count, NEEDS_KEY, "How many there are"),
     ROUTE(GET, "/templates/{id}/tags/exists", api_tags_exists, NEEDS_KEY, "Is there this one?"),

@@ -682,6 +682,30 @@ static void bad_questions_about_a_build_are_refused(void **state)
 
 /* ---- others ---- */
 
+static void a_team_cancels_its_own_build(void **state)
+{
+    struct built *b = *state;
+    struct served *s = &b->served;
+    const char *stranger = built_stranger(b, "other");
+    struct built_ids ids = built_register(b, "{\"name\":\"web\"}"), other = built_register(b, "{\"name\":\"api\"}");
+    const char *path = built_path(b, "/templates/%s/builds/%s", ids.template_id, ids.build_id);
+
+    struct http_answer answer = CALL(s, "DELETE", path, NULL);
+    check_error(s, &answer, 409, "does not run"); /* not started */
+    built_start(b, ids, FROM_IMAGE);
+    answer = built_as(b, stranger, "DELETE", path, NULL);
+    check_error(s, &answer, 403, NULL);
+    answer = CALL(s, "DELETE", built_path(b, "/templates/%s/builds/%s", other.template_id, ids.build_id), NULL);
+    check_error(s, &answer, 404, "not found");
+    answer = CALL(s, "DELETE", built_path(b, "/templates/%s/builds/abc", ids.template_id), NULL);
+    check_error(s, &answer, 400, "Invalid build id");
+    assert_string_equal(b->cancelled, "");
+    answer = CALL(s, "DELETE", path, NULL);
+    assert_int_equal(answer.status, 204);
+    assert_string_equal(b->cancelled, ids.build_id);
+    assert_string_equal(b->why, "build was cancelled");
+}
+
 static void an_administrator_cancels_a_teams_builds(void **state)
 {
     struct built *b = *state;
@@ -737,6 +761,7 @@ int main(void)
         BUILT(bad_starts_are_refused),
         BUILT(status_gives_lines_after_those_that_the_client_has),
         BUILT(bad_questions_about_a_build_are_refused),
+        BUILT(a_team_cancels_its_own_build),
         BUILT(an_administrator_cancels_a_teams_builds),
         BUILT(building_by_docker_push_is_gone),
     };
