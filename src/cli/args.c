@@ -43,8 +43,17 @@ static const struct option options[] = {
     { TAKES_NAME, "name", 0, "NAME[:TAG]", OPTION_TEXT, FIELD(name), "a name for it [none: it has only an id]" },
     { TAKES_IMPORT, "name", 0, "NAME[:TAG]", OPTION_TEXT, FIELD(name), "the template's name [that of the file]" },
     { TAKES_IMPORT, "image", 0, "NAME", OPTION_TEXT, FIELD(image), "which image, if there are several in it" },
+    { TAKES_BUILD, "name", 0, "NAME[:TAG]", OPTION_TEXT, FIELD(name), "what it is called [as the directory]" },
     { TAKES_SIZE, "cpu", 0, "N", OPTION_TEXT, FIELD(cpu), "CPUs of its sandboxes: 1, 2, 4, 6 or 8 [2]" },
     { TAKES_SIZE, "memory", 0, "MIB", OPTION_TEXT, FIELD(memory), "memory of its sandboxes [1024]" },
+    { TAKES_BUILD, "start", 0, "CMD", OPTION_TEXT, FIELD(start),
+      "what runs in every sandbox from the beginning [ENTRYPOINT and CMD]" },
+    { TAKES_BUILD, "ready", 0, "CMD", OPTION_TEXT, FIELD(ready), "succeeds when that is ready [after 20 seconds]" },
+    { TAKES_BUILD, "build-arg", 0, "NAME=VALUE", OPTION_WORDS, FIELD(build_args), "a value for ARG; may be repeated" },
+    { TAKES_BUILD, "no-cache", 0, NULL, OPTION_FLAG, FIELD(no_cache),
+      "run all steps, also those that have not changed" },
+    { TAKES_BUILD, "again", 0, NULL, OPTION_FLAG, FIELD(again),
+      "base and code-interpreter: also if they are up to date" },
     { TAKES_SANDBOX, "sandbox", 0, "ID", OPTION_TEXT, FIELD(sandbox), "only those that were made of this sandbox" },
     { TAKES_RULES, "internet", 0, NULL, OPTION_FLAG, FIELD(internet),
       "reach the internet, also if the server was started with --internet off" },
@@ -199,6 +208,7 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
     /* None can have more entries than argv has words. */
     cli->allow_out.at = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->deny_out.at = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
+    cli->build_args.at = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->envs = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->words = ARENA_ARRAY(&cli->arena, char *, (size_t)argc + 1);
     for (int at = 0; at < argc;) {

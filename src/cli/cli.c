@@ -295,18 +295,28 @@ static const struct command commands[] = {
       TAKES_ADMIN, 1, 1, 0, key_revoke_run },
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from, and what else could be built",
       "  cloister template list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_list_run },
-    { "template build", GROUP_ADMIN, "NAME [--again] [--data DIR]", "make a template from Debian packages",
-      "There are recipes for `base` and for `code-interpreter`, which is base with IPython, the usual Python "
-      "packages,\n"
-      "Bash, JavaScript, TypeScript, R and Java for run_code.\n"
+    { "template build", GROUP_ADMIN, "DIR|Dockerfile [--name NAME[:TAG]] … | base | code-interpreter",
+      "make a template from a Dockerfile, or one of those that Cloister brings",
+      "DIR has a Dockerfile (or an e2b.Dockerfile) and the files that it copies; .dockerignore counts. Its steps run "
+      "on\n"
+      "the server, in sandboxes, and those that have not changed come from its cache. Needs an API key, no root and "
+      "no\n"
+      "Docker. CMD or ENTRYPOINT, or --start, becomes a service that runs in every sandbox already. Ctrl-C cancels.\n"
       "\n"
-      "Building takes a few minutes and shows its progress. Below the data directory `base` takes about 1 GiB and\n"
-      "`code-interpreter` 2.2 GiB. It is safe to interrupt: a template is added whole or not at all. A template that\n"
-      "is up to date is not built again, except with --again.\n"
+      "  cloister template build . --name hello\n"
+      "  cloister template build docker/Dockerfile.dev --name hello:dev --build-arg VERSION=3.12\n"
+      "  cloister template build web --start 'python3 -m http.server 8000' --ready 'curl -sf localhost:8000'\n"
+      "  cloister sandbox create hello\n"
+      "\n"
+      "`base` and `code-interpreter` are recipes, made from Debian packages by root of the server; ./base is a\n"
+      "directory. code-interpreter is base with IPython, the usual Python packages, Bash, JavaScript, TypeScript, R "
+      "and\n"
+      "Java for run_code. They take a few minutes, and 1 GiB and 2.2 GiB below the data directory. It is safe to\n"
+      "interrupt: a template is added whole or not at all. One that is up to date is built again only with --again.\n"
       "\n"
       "  sudo cloister template build base\n"
       "  sudo cloister template build code-interpreter\n",
-      TAKES_DATA, 1, 1, 0, NULL },
+      TAKES_SERVER | TAKES_JSON | TAKES_BUILD | TAKES_SIZE, 1, 1, 0, template_build_run },
 
     { "template import", GROUP_ADMIN, "FILE | DIR [--name NAME[:TAG]] [--image NAME] [--cpu N] [--memory MIB] [--json]",
       "make a template from an image in a file",
@@ -635,6 +645,20 @@ static bool version_run(struct cli *cli, struct err *err)
 }
 
 /* ---- running one ---- */
+
+const char *cli_first_word(const char *name, int argc, char **argv)
+{
+    const struct command *command = command_find(name);
+    const char *word = NULL;
+    struct err ignored;
+    struct cli cli;
+
+    cli_init(&cli, stdout, stderr);
+    if (command && args_parse(argc, argv, command, &cli, &ignored) && cli.word_count)
+        word = cli.words[0];
+    cli_done(&cli);
+    return word;
+}
 
 void cli_init(struct cli *cli, FILE *out, FILE *note)
 {

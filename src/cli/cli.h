@@ -2,8 +2,8 @@
  * cli.h - the `cloister` command: a client of the API like any other, and its help.
  *
  * Everything it knows of a server comes from the API and from three small files in the data directory. The commands
- * that are part of the server (serve, doctor's checks, template build) belong to daemon/, which runs them before it
- * calls cli_main(); their rows in the table are for the help.
+ * that are part of the server (serve, doctor's checks, template build of a recipe) belong to daemon/, which runs them
+ * before it calls cli_main(); their rows in the table are for the help.
  */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
@@ -19,6 +19,9 @@ struct cli_facts {
     /* What `template build` can make: the word for the command line, and the template's name. False: no more. */
     bool (*recipe_at)(size_t index, const char **out_name, const char **out_makes);
 };
+
+/* The first word of a command's arguments that is not an option or the value of one; NULL: none, or they are wrong. */
+const char *cli_first_word(const char *command, int argc, char **argv);
 
 /* argv as main() got it. facts may be NULL. Returns the exit code. */
 int cli_main(int argc, char **argv, const struct cli_facts *facts);

@@ -44,6 +44,7 @@ enum {
     TAKES_COUNT = 1 << 22,
     TAKES_NAME = 1 << 23,
     TAKES_SANDBOX = 1 << 24,
+    TAKES_BUILD = 1 << 25,                      /* those of `template build` */
     TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
     TAKES_IMPORT = 1 << 28,                     /* --name, --image */
     TAKES_SIZE = 1 << 29,                       /* --cpu, --memory */
@@ -79,6 +80,9 @@ struct cli {
     bool internet, no_internet, reset;
     struct cli_list allow_out, deny_out;
     bool files_only, reboot;
+    bool no_cache, again;
+    struct cli_list build_args;                                                   /* "NAME=value", or "NAME" */
+    const char *start, *ready;                                                    /* NULL: not given */
     const char *timeout, *count, *name, *sandbox;                                 /* NULL: not given */
     const char *image, *cpu, *memory;                                             /* the same */
     const char *tenant, *scopes, *reason, *sha256, *to, *inbox, *verbs, *expires; /* NULL: not given */
@@ -157,6 +161,7 @@ bool mcp_run(struct cli *cli, struct err *err);
 bool team_create_run(struct cli *cli, struct err *err);
 bool team_list_run(struct cli *cli, struct err *err);
 bool team_delete_run(struct cli *cli, struct err *err);
+bool template_build_run(struct cli *cli, struct err *err);
 bool template_import_run(struct cli *cli, struct err *err);
 bool template_list_run(struct cli *cli, struct err *err);
 

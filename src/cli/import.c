@@ -86,6 +86,11 @@ static bool register_build(struct import *import, struct err *err)
     return true;
 }
 
+static bool read_file(void *context, char *room, size_t size, size_t *out_len, struct err *err)
+{
+    return image_file_read(context, room, size, out_len, err);
+}
+
 static bool send_file(struct import *import, struct err *err)
 {
     struct cli *cli = import->cli;
@@ -105,7 +110,8 @@ static bool send_file(struct import *import, struct err *err)
         fprintf(cli->note, "The server has the archive already.\n");
         return true;
     }
-    return upload_send(&import->client, url, &import->file, err);
+    const struct upload_source source = { .size = import->file.size, .read = read_file, .context = &import->file };
+    return upload_send(&import->client, url, &source, err);
 }
 
 static bool start_build(struct import *import, struct err *err)

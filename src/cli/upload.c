@@ -18,15 +18,15 @@
 
 enum {
     PIECE_BYTES = 256 * 1024,
-    UPLOAD_IDLE_MS = 120000,
-    TERMINAL_MS = 100, /* between two looks of the progress line… */
-    LINES_MS = 10000,  /* …and between lines of a log */
+    UPLOAD_IDLE_MS = 10 * 60 * 1000, /* the server lets uploads wait for their turn */
+    TERMINAL_MS = 100,               /* between two looks of the progress line… */
+    LINES_MS = 10000,                /* …and between lines of a log */
     ANSWER_BYTES = 64 * 1024,
 };
 
 struct upload {
     struct client *client;
-    struct image_file *file;
+    const struct upload_source *source;
     struct loop *loop;
     struct http_call *call;
     struct timer idle;
@@ -53,9 +53,12 @@ static void say(struct upload *upload, bool is_over)
         return; /* it was quick */
     upload->said_ms = now_ms;
     upload->has_line = true;
-    struct str sent = text_bytes(&cli->arena, upload->sent), all = text_bytes(&cli->arena, upload->file->size);
-    fprintf(cli->note, "%sUploading: %.*s of %.*s%s", upload->is_terminal ? "\r\033[K" : "", STR_ARG(sent),
-            STR_ARG(all), upload->is_terminal && !is_over ? "" : "\n");
+    struct str sent = text_bytes(&cli->arena, upload->sent), all = text_bytes(&cli->arena, upload->source->size);
+    if (is_over && upload->is_terminal)
+        fputs("\r\033[K", cli->note);
+    else
+        fprintf(cli->note, "%sUploading: %.*s of %.*s%s", upload->is_terminal ? "\r\033[K" : "", STR_ARG(sent),
+                STR_ARG(all), upload->is_terminal ? "" : "\n");
     (void)fflush(cli->note);
 }
 
@@ -84,13 +87,13 @@ static void write_more(struct upload *upload)
     size_t len;
 
     while (!upload->is_all_written && !upload->status && !http_call_is_full(upload->call)) {
-        if (!image_file_read(upload->file, upload->piece, PIECE_BYTES, &len, &err)) {
+        if (!upload->source->read(upload->source->context, upload->piece, PIECE_BYTES, &len, &err)) {
             fail(upload, &err);
             return;
         }
         http_call_write(upload->call, str_of(upload->piece, len));
         upload->sent += len;
-        upload->is_all_written = upload->sent == upload->file->size;
+        upload->is_all_written = upload->sent == upload->source->size;
     }
     if (upload->is_all_written)
         http_call_finish(upload->call);
@@ -181,12 +184,12 @@ static bool run(struct upload *upload, struct str head, struct err *err)
     return true;
 }
 
-bool upload_send(struct client *client, struct str link, struct image_file *file, struct err *err)
+bool upload_send(struct client *client, struct str link, const struct upload_source *source, struct err *err)
 {
     struct buf head = buf_make(&client->cli->arena, LIMIT_HEAD_BYTES);
     auto_free char *piece = mem_new(PIECE_BYTES);
     struct upload upload = { .client = client,
-                             .file = file,
+                             .source = source,
                              .piece = piece,
                              .is_terminal = isatty(fileno(client->cli->note)),
                              .said_ms = clock_mono_ms(),
@@ -198,7 +201,7 @@ bool upload_send(struct client *client, struct str link, struct image_file *file
     http_write_request_line(&head, STR("PUT"), target);
     http_write_header(&head, STR("Host"), str_from(client->address));
     http_write_header(&head, STR("Connection"), STR("close"));
-    http_write_header_number(&head, STR("Content-Length"), file->size);
+    http_write_header_number(&head, STR("Content-Length"), source->size);
     http_write_head_end(&head);
     if (head.overflowed)
         return err_set(err, ERR_INTERNAL, "the server gave a link that cannot be used");

@@ -35,6 +35,17 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
+/* Of `template build`: everything else is a Dockerfile, which cli/ builds. */
+static bool is_recipe(const char *word)
+{
+    const char *name, *makes;
+
+    for (size_t i = 0; word && recipe_at(i, &name, &makes); i++)
+        if (is(word, name))
+            return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     const char *first = argc > 1 ? argv[1] : NULL, *second = argc > 2 ? argv[2] : NULL;
@@ -51,8 +62,8 @@ int main(int argc, char **argv)
         return asks_for_help(argc - 2, argv + 2) ? show_help("serve") : keeper_main(argc - 2, argv + 2);
     if (is(first, "doctor"))
         return asks_for_help(argc - 2, argv + 2) ? show_help("doctor") : doctor_main(argc - 2, argv + 2);
-    if (is(first, "template") && is(second, "build"))
-        return asks_for_help(argc - 3, argv + 3) ? show_help("template build")
-                                                 : template_build_main(argc - 3, argv + 3);
+    if (is(first, "template") && is(second, "build") && !asks_for_help(argc - 3, argv + 3) &&
+        is_recipe(cli_first_word("template build", argc - 3, argv + 3)))
+        return template_build_main(argc - 3, argv + 3);
     return cli_main(argc, argv, &(struct cli_facts){ .recipe_at = recipe_at });
 }

@@ -395,7 +395,7 @@ SUITES = {
     "import": run_files("test_template_import.py"),
     "pulls": run_files("test_template_pulls.py"),
     "isolation": run_files("test_isolation.py"),
-    "command": run_files("test_command.py"),
+    "command": run_files("test_command.py", "test_template_command.py"),
     "network": run_files("test_network.py"),
     "pause": run_files("test_pause.py"),
     "persistence": run_files("test_persistence.py", sdk="interpreter"),
