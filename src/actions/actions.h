@@ -31,6 +31,9 @@
 
 struct builder;
 struct build_want;
+struct download_total;
+struct pruned;
+struct puller;
 struct uploads;
 /* What actions work with. daemon/ fills it in at start; read-only afterwards. */
 struct actions {
@@ -52,9 +55,12 @@ struct actions {
     uint32_t cpus_most, memory_mb_most; /* of a sandbox; 0: the operator sets no limit */
     struct uploads *uploads;            /* NULL: no archives can be uploaded */
     struct builder *builder;            /* NULL: templates cannot be built */
-    /* builder_start() and builder_cancel(). */
+    struct puller *puller;              /* NULL: no images from registries */
+    /* builder_start(), builder_cancel(), builder_prune() and puller_stock(). */
     bool (*build_start)(struct builder *builder, const struct build_want *want, struct err *err);
     void (*build_cancel)(struct builder *builder, struct str build_id, const char *why);
+    bool (*build_prune)(struct builder *builder, struct str team_id, bool dry_run, struct pruned *out, struct err *err);
+    bool (*pull_stock)(struct puller *puller, bool removes, struct download_total *out, struct err *err);
 };
 
 struct mail;

@@ -118,6 +118,40 @@ bool action_tags_list(const struct actions *actions, const struct caller *caller
 /* A tag as it is stored: in lower case, without space around it. ERR_INVALID; also for a UUID, which names a build. */
 bool template_tag_parse(struct str text, struct arena *arena, struct str *out, struct err *err) must_use;
 
+/* ---- template_disk.c: what templates are made of, and what they take ---- */
+
+struct template_detail {
+    struct template_row row; /* with the layers of the tag's build, if there is one */
+    bool is_own, is_built, has_build;
+    struct str team_slug; /* of a built one */
+    struct str tag;
+    struct layer_row *layers; /* row.layer_count */
+    struct tag_row *tags;     /* each once; of an operator's template none */
+    size_t tag_count;
+    const struct build_row *last; /* for the owner: the newest build, in any state. NULL: none */
+    struct template_uses uses;
+};
+/* By id or name, with or without a tag. Others than the owner may inspect what they may use, and get no texts of steps. */
+bool action_template_inspect(const struct actions *actions, const struct caller *caller, struct str ref,
+                             struct arena *arena, struct template_detail *out, struct err *err) must_use;
+
+struct disk_report {
+    struct build_disk builds;
+    struct upload_total uploads;
+    struct download_total downloads; /* with `all` */
+};
+/* Of the caller's team. all: of all teams, for administrators; ERR_DENIED for others. */
+bool action_template_disk(const struct actions *actions, const struct caller *caller, bool all, struct arena *arena,
+                          struct disk_report *out, struct err *err) must_use;
+struct prune_report {
+    struct pruned cache;
+    struct upload_total uploads;
+    struct download_total downloads; /* with `all` */
+};
+/* Removes what no template, snapshot, sandbox or running build needs; dry_run: only says what. `all` as above. */
+bool action_template_prune(const struct actions *actions, const struct caller *caller, bool all, bool dry_run,
+                           struct prune_report *out, struct err *err) must_use;
+
 /* For the other files of actions/: all of a team that has no sandboxes. */
 bool templates_delete_all(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
                           struct err *err) must_use;

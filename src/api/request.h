@@ -113,6 +113,8 @@ handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 /* templates.c */
 handler_fn api_template_list, api_template_list_v2, api_template_defaults, api_template_get, api_template_alias,
     api_template_patch_v1, api_template_patch_v2, api_template_delete;
+/* template_disk.c */
+handler_fn api_template_inspect, api_template_disk, api_template_disk_all, api_template_prune, api_template_prune_all;
 /* template_tags.c */
 handler_fn api_tags_assign, api_tags_remove, api_tags_list, api_tags_count, api_tags_exists, api_tags_groups,
     api_tags_assignments;

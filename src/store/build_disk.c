@@ -15,16 +15,17 @@ static bool layer_kept(struct store *store, struct str team_id, struct arena *ar
 {
     auto_rows struct sql_rows rows = { 0 };
 
-    if (!sql_select(store->sql,
-                    "SELECT layer_bytes, CASE WHEN team_id = $1 THEN step ELSE '' END FROM build_kept "
-                    "WHERE kept_id = $2 AND node_id = $3",
-                    SQL_ARGS(sql_text(team_id), sql_text(row->id), sql_text(str_from(store->node_id))), &rows, err) ||
+    if (!sql_select(store->sql, "SELECT layer_bytes, team_id, step FROM build_kept WHERE kept_id = $1 AND node_id = $2",
+                    SQL_ARGS(sql_text(row->id), sql_text(str_from(store->node_id))), &rows, err) ||
         !sql_next(&rows, &row->is_known, err))
         return false;
-    if (row->is_known) {
-        row->bytes = (uint64_t)sql_row_int(&rows, 0);
-        row->step = arena_copy(arena, sql_row_text(&rows, 1));
-    }
+    if (!row->is_known)
+        return true;
+    struct str owner = sql_row_text(&rows, 1);
+    row->bytes = (uint64_t)sql_row_int(&rows, 0);
+    row->origin = !owner.len ? LAYER_IMAGE : str_eq(owner, team_id) ? LAYER_STEP : LAYER_OTHER;
+    if (row->origin == LAYER_STEP)
+        row->step = arena_copy(arena, sql_row_text(&rows, 2));
     return true;
 }
 
@@ -49,7 +50,8 @@ static bool layer_shared(struct store *store, struct str team_id, struct str tem
                   SQL_ARGS(sql_text(team_id), sql_text(row->id), sql_text(template_id)), &in_built, err))
         return false;
     row->is_shared = in_operators || in_built;
-    row->is_operators = in_operators;
+    if (in_operators)
+        row->origin = LAYER_OPERATOR;
     return true;
 }
 

@@ -431,13 +431,19 @@ bool store_build_keeps(struct store *store, struct str kept_id, bool *out, struc
  * Who may know what: layers of images are common to teams, and steps are their authors'. So the text of a step is given only
  * to the team that has made it, and what is shared is said only of templates of the same team and of the operator.
  */
+enum layer_origin {
+    LAYER_OTHER,    /* a step of another team, or of a snapshot */
+    LAYER_STEP,     /* a step of the team */
+    LAYER_IMAGE,    /* it came with an image */
+    LAYER_OPERATOR, /* of a template that the operator has made */
+};
 struct layer_row {
     struct str id;
-    bool is_known;     /* it was made by a build: its size is known */
-    bool is_operators; /* of a template that the operator has made */
-    bool is_shared;    /* also of another template of the team, or of the operator */
+    enum layer_origin origin;
+    bool is_known;  /* it was made by a build: its size is known */
+    bool is_shared; /* also of another template of the team, or of the operator */
     uint64_t bytes;
-    struct str step; /* empty: of an image, or of another team */
+    struct str step; /* of LAYER_STEP; empty: it only holds on to the layers below, or is of an older version */
 };
 /* Of the template with this id, for a team. */
 bool store_layer_list(struct store *store, struct str team_id, struct str template_id, const struct str *layers,

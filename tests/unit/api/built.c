@@ -58,6 +58,26 @@ static void fake_cancel(struct builder *builder, struct str build_id, const char
     snprintf(b->why, sizeof b->why, "%s", why);
 }
 
+static bool fake_prune(struct builder *builder, struct str team_id, bool dry_run, struct pruned *out, struct err *err)
+{
+    struct built *b = (struct built *)builder;
+
+    (void)err;
+    b->prunes++;
+    b->was_dry = dry_run;
+    snprintf(b->pruned_team, sizeof b->pruned_team, "%.*s", STR_ARG(team_id));
+    *out = (struct pruned){ .steps = 3, .layers = 2, .bytes = 4096 };
+    return true;
+}
+
+static bool fake_stock(struct puller *puller, bool removes, struct download_total *out, struct err *err)
+{
+    (void)err;
+    ((struct built *)puller)->removed_downloads |= removes;
+    *out = (struct download_total){ .count = 5, .bytes = 1 << 20 };
+    return true;
+}
+
 int built_set_up(void **state)
 {
     struct built *b = calloc(1, sizeof *b);
@@ -72,6 +92,9 @@ int built_set_up(void **state)
     b->served.actions.builder = (struct builder *)b;
     b->served.actions.build_start = fake_start;
     b->served.actions.build_cancel = fake_cancel;
+    b->served.actions.build_prune = fake_prune;
+    b->served.actions.puller = (struct puller *)b;
+    b->served.actions.pull_stock = fake_stock;
     *state = b;
     return 0;
 }

@@ -13,6 +13,9 @@ struct built {
     int starts, cancels;
     struct build_want want; /* of the last start; texts are in the rig's arena */
     char cancelled[STORE_UUID_BYTES], why[64];
+    int prunes;
+    char pruned_team[STORE_UUID_BYTES]; /* of the last prune */
+    bool was_dry, removed_downloads;
     struct err refuse; /* what the next start fails with; ERR_NONE: it does not */
 };
 

@@ -86,6 +86,9 @@ static void layers_are_described_to_those_who_may_know(void **state)
     assert_false(rows[0].is_known);
     assert_int_equal(rows[1].bytes, 1000);
     CHECK_STR(rows[1].step, STR(""));
+    assert_int_equal(rows[0].origin, LAYER_OTHER);
+    assert_int_equal(rows[1].origin, LAYER_IMAGE);
+    assert_int_equal(rows[2].origin, LAYER_STEP);
     CHECK_STR(rows[2].step, STR("RUN a"));
     assert_int_equal(rows[3].bytes, 10);
     for (int i = 0; i < 4; i++)
@@ -102,6 +105,7 @@ static void layers_are_described_to_those_who_may_know(void **state)
     MUST(store_layer_list(t->store, other, first, one, 4, &t->arena, &rows, &err));
     assert_int_equal(rows[2].bytes, 100);
     CHECK_STR(rows[2].step, STR(""));
+    assert_int_equal(rows[2].origin, LAYER_OTHER);
     assert_false(rows[2].is_shared);
     assert_true(rows[1].is_shared); /* with its own */
 }
