@@ -228,6 +228,18 @@ static void split_words(struct str rest, char escape, struct list *out)
     }
 }
 
+/* The same where quotes mean nothing. */
+static void split_blanks(struct str rest, struct list *out)
+{
+    while ((rest = skip_blanks(rest)).len) {
+        size_t len = 0;
+        while (len < rest.len && !char_is_blank(rest.at[len]))
+            len++;
+        list_add(out, str_of(rest.at, len));
+        rest = str_of(rest.at + len, rest.len - len);
+    }
+}
+
 /* Words that begin with `--`, without quotes; *rest moves past them, and past a `--` alone, which ends them. */
 static void split_flags(struct arena *arena, struct str *rest, char escape, struct list *out)
 {
@@ -320,7 +332,7 @@ static bool parse_args(struct dockerfile_lines *lines, enum form form, struct st
         if (form == FORM_WORDS || form == FORM_WORDS_OR_EXEC) {
             split_words(rest, lines->escape, &args);
         } else if (form == FORM_SPLIT) {
-            split_words(rest, 0, &args);
+            split_blanks(rest, &args);
         } else if (form == FORM_PAIRS) {
             if (!parse_pairs(rest, lines->escape, &args, err))
                 return false;

@@ -188,6 +188,7 @@ static void expands_the_image(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         CHECK_STR(parse(cases[i].text).from, str_from(cases[i].from));
+    fails("FROM \"a b\"\n", "line 1: FROM needs an image: FROM IMAGE, or FROM IMAGE AS NAME");
     fails("FROM p:$V\n", "line 1: the variable V is not set by an ARG or ENV above");
     fails("ARG V\nFROM $V\n", "line 2: the image of FROM is empty");
     fails("ARG V\nFROM p:${V:?which}\n", "line 2: V: which");
