@@ -49,7 +49,7 @@ static const struct option options[] = {
     { TAKES_BUILD, "start", 0, "CMD", OPTION_TEXT, FIELD(start),
       "what runs in every sandbox from the beginning [ENTRYPOINT and CMD]" },
     { TAKES_BUILD, "ready", 0, "CMD", OPTION_TEXT, FIELD(ready), "succeeds when that is ready [after 20 seconds]" },
-    { TAKES_BUILD, "build-arg", 0, "NAME=VALUE", OPTION_WORDS, FIELD(build_args), "a value for ARG; may be repeated" },
+    { TAKES_BUILD, "build-arg", 0, "NAME=X", OPTION_WORDS, FIELD(build_args), "a value for ARG; may be repeated" },
     { TAKES_BUILD, "no-cache", 0, NULL, OPTION_FLAG, FIELD(no_cache),
       "run all steps, also those that have not changed" },
     { TAKES_BUILD, "again", 0, NULL, OPTION_FLAG, FIELD(again),

@@ -383,11 +383,13 @@ static const struct noun {
       "  sudo cloister key create ci\n"
       "  sudo cloister key revoke ci\n" },
     { "template",
-      "A sandbox starts from a template. `base` has Python, Node.js, git and a compiler; `code-interpreter` is base "
-      "and\n"
-      "everything for run_code. Both are built on this machine, from Debian packages. Your own templates are built "
-      "with\n"
-      "E2B's SDKs or its command line: docs/templates.md.\n",
+      "A sandbox starts from a template. Your own is built from a Dockerfile, without root and without Docker; E2B's "
+      "SDKs\n"
+      "and its command line do that too: docs/templates.md. `base` has Python, Node.js, git and a compiler;\n"
+      "`code-interpreter` is base and everything for run_code. These two are built on the server, from Debian "
+      "packages.\n",
+      "  cloister template build . --name hello\n"
+      "  cloister sandbox create hello\n"
       "  sudo cloister template build code-interpreter\n"
       "  cloister template list\n" },
 };

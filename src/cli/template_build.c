@@ -32,6 +32,7 @@
 
 enum {
     POLL_MS = 250,
+    QUEUED_MS = 3000, /* without a line of the log: it waits for its turn */
     LINES_MOST = 100, /* of one answer: the API's limit */
     NAME_MOST = 128,  /* the API's limit */
     EXIT_BY_SIGNAL = 128,
@@ -294,7 +295,14 @@ static bool send_copy(struct build *build, const struct dockerfile_step *step, c
 
     for (size_t i = 0; i < copy->files.count; i++)
         count += !S_ISDIR(copy->files.at[i].mode);
-    if (!context_pack(build->context, &copy->files, &fd, &packed.size, err))
+    bool is_terminal = isatty(fileno(cli->note));
+    if (is_terminal)
+        fprintf(cli->note, "\r\033[Kpacking %.*s", STR_ARG(step->args[0]));
+    fflush(cli->note);
+    bool fine = context_pack(build->context, &copy->files, &fd, &packed.size, err);
+    if (is_terminal)
+        fputs("\r\033[K", cli->note);
+    if (!fine)
         return false;
     packed.fd = fd;
     const struct upload_source source = { .size = packed.size, .read = read_packed, .context = &packed };
@@ -509,6 +517,7 @@ static bool watch_build(struct build *build, struct progress *progress, struct e
 {
     size_t offset = 0, count = 0;
     int64_t at_us = clock_wall_us();
+    uint64_t silent_until_ms = clock_mono_ms() + QUEUED_MS;
     int failures = 0;
 
     for (;;) {
@@ -528,6 +537,10 @@ static bool watch_build(struct build *build, struct progress *progress, struct e
             !take_lines(progress, status, &count, &at_us, err))
             return client_misread(err);
         offset += count;
+        if (!offset && clock_mono_ms() > silent_until_ms) {
+            fprintf(build->cli->note, "The server has not begun yet: it may have other builds to do first.\n");
+            silent_until_ms = UINT64_MAX;
+        }
         if (count == LINES_MOST)
             continue;
         if (str_eq(state, STR("error")) && !count)
