@@ -46,7 +46,7 @@ PYTHON_SDKS = {
     "mcp-1.30.0": "mcp==1.30.0",
 }
 NPM_PACKAGES = {
-    "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
+    "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest", "tsx@latest"],  # tsx: what `template init` runs
     "2.45.0": ["e2b@2.45.0"],
     "2.20.1": ["e2b@2.20.1"],
     "2.10.2": ["e2b@2.10.2"],
