@@ -69,6 +69,14 @@ static bool is_cancelled(const struct pull *pull)
     return pull->want->cancelled && pull->want->cancelled(pull->want->context);
 }
 
+/* After a failure to read or write: it has ended between two messages, or in the middle of one. */
+static bool lost_child(struct err *err)
+{
+    if (err->kind == ERR_NOT_FOUND || err->kind == ERR_UNAVAILABLE)
+        return err_set(err, ERR_UNAVAILABLE, "the process that pulls the image has ended; try again");
+    return false;
+}
+
 static struct pull_login login_of(const struct registry_login *login)
 {
     if (!login)
@@ -105,7 +113,8 @@ static bool send_ask(const struct pull *pull, struct err *err)
     out.is_secret = true;
     (void)snprintf(ask.architecture, sizeof ask.architecture, "%s", pull->want->architecture);
     pull_ask_pack(&out, &ask);
-    return frame_write_fd(pull->fd, buf_str(&out), ask.is_archive ? pull->want->archive_fd : -1, FRAME_MS, err);
+    return frame_write_fd(pull->fd, buf_str(&out), ask.is_archive ? pull->want->archive_fd : -1, FRAME_MS, err) ||
+           lost_child(err);
 }
 
 static bool has_message(const struct pull *pull)
@@ -149,7 +158,7 @@ static bool take_chains(struct pull *pull, const struct pull_told *told, struct 
         pull->have[i] = want->has_chain && want->has_chain(want->context, layer->chain_hex);
     }
     pull_have_pack(&answer, pull->have, told->layer_count);
-    return frame_write(pull->fd, buf_str(&answer), FRAME_MS, err);
+    return frame_write(pull->fd, buf_str(&answer), FRAME_MS, err) || lost_child(err);
 }
 
 static bool take_layer(struct pull *pull, const struct pull_told *told, int *fd_at, struct err *err)
@@ -195,11 +204,8 @@ static bool take_message(struct pull *pull, bool *out_over, struct err *err)
 
     if (!wait_for_child(pull, err))
         return false;
-    if (!frame_read_fd(pull->fd, LIMIT_PULL_MESSAGE_BYTES, FRAME_MS, &bytes, &len, &fd, err)) {
-        if (err->kind == ERR_NOT_FOUND)
-            return err_set(err, ERR_UNAVAILABLE, "the process that pulls the image has ended; try again");
-        return false;
-    }
+    if (!frame_read_fd(pull->fd, LIMIT_PULL_MESSAGE_BYTES, FRAME_MS, &bytes, &len, &fd, err))
+        return lost_child(err);
     if (!pull_told_unpack(str_of(bytes, len), pull->arena, &told, err))
         return bad_child(err);
     *out_over = told.type == PULL_DONE;

@@ -374,6 +374,21 @@ static void a_child_that_dies_is_noticed(void **state)
     (void)shutdown(rig.child, SHUT_WR);
     assert_false(pull(&pulled, &err));
     assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "the process that pulls the image has ended; try again");
+}
+
+static void a_child_that_dies_in_the_middle_of_a_message_is_noticed(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    tell_chains(1);
+    assert_int_equal(write(rig.child, "\0\0\0\x09half", 8), 8);
+    (void)shutdown(rig.child, SHUT_WR);
+    assert_false(pull(&pulled, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "the process that pulls the image has ended; try again");
 }
 
 static void the_childs_error_is_ours(void **state)
@@ -493,6 +508,7 @@ int main(void)
         PULL_CASE(bytes_that_are_no_message_are_refused),
         PULL_CASE(a_file_that_got_lost_is_said),
         PULL_CASE(a_child_that_dies_is_noticed),
+        PULL_CASE(a_child_that_dies_in_the_middle_of_a_message_is_noticed),
         PULL_CASE(the_childs_error_is_ours),
         PULL_CASE(a_pull_can_be_cancelled),
         PULL_CASE(a_reference_may_be_a_template),
