@@ -447,6 +447,8 @@ static void sweep(struct sandboxes *all)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         all->sweep_posted = false;
+        if (atomic_load(&all->is_stopping))
+            return; /* there are no workers any more */
         ending = take_due(all, now_ms, &next_ms);
         writing = writing_take(all, now_ms, &next_ms);
     }

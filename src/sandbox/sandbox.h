@@ -377,7 +377,10 @@ void sandbox_logs(struct sandboxes *all, struct str team_id, struct str id, int6
 int64_t sandbox_metric_step_us(int64_t span_us);
 /* The number of a team's sandboxes that run. */
 size_t sandboxes_count(struct sandboxes *all, struct str team_id);
-/* Begins no more background work: measurements, guestlinks. On the loop or after it, before the workers are freed. */
+/*
+ * Begins no more background work: measurements, guestlinks, ends at deadlines. On the loop or after it, before the workers are
+ * freed.
+ */
 void sandboxes_stop_work(struct sandboxes *all);
 
 /* ---- for the proxy ---- */

@@ -1,5 +1,6 @@
 #include "rig.h"
 
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "hand_clock.h"
@@ -85,6 +86,7 @@ static void *run_loop(void *argument)
 
 void rig_start(struct rig *rig)
 {
+    (void)signal(SIGPIPE, SIG_IGN); /* as every role does */
     if (!rig->disk.store)
         temp_store_reopen(&rig->disk);
     rig->loop = loop_new();

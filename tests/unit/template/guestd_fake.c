@@ -10,6 +10,7 @@
 
 #include "base/encode.h"
 #include "base/fd.h"
+#include "base/lock.h"
 #include "base/mem.h"
 #include "test.h"
 #include "wire/connect.h"
@@ -67,11 +68,25 @@ static void add_data(struct buf *out, const char *stream, const char *text)
     connect_end(out, at, 0);
 }
 
+/* True: it goes on. */
+static bool hang(struct guestd_fake *fake, int fd, const struct guestd_rule *rule)
+{
+    struct pollfd peer = { .fd = fd, .events = POLLIN };
+
+    while (poll(&peer, 1, 10) == 0) {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&fake->lock);
+        if (!rule->hangs)
+            return true;
+    }
+    return false;
+}
+
 static void answer_start(struct guestd_fake *fake, int fd, const char *command)
 {
     auto_buf struct buf out = buf_make(NULL, 1 << 20);
     static struct guestd_rule plain;
     struct guestd_rule *rule = &plain;
+    bool hangs;
     int code;
 
     pthread_mutex_lock(&fake->lock);
@@ -81,6 +96,7 @@ static void answer_start(struct guestd_fake *fake, int fd, const char *command)
             break;
         }
     code = rule->fails ? (rule->fails--, 1) : rule->exit_code;
+    hangs = rule->hangs;
     pthread_mutex_unlock(&fake->lock);
     buf_add(&out, STR("HTTP/1.1 200 OK\r\nContent-Type: application/connect+json\r\nConnection: close\r\n\r\n"));
     if (rule->refusal) {
@@ -95,18 +111,18 @@ static void answer_start(struct guestd_fake *fake, int fd, const char *command)
     connect_write(&out, 0, STR("{\"event\":{\"start\":{\"pid\":7}}}"));
     add_data(&out, "stdout", rule->out);
     add_data(&out, "stderr", rule->err);
-    if (!rule->hangs) {
-        size_t at = connect_begin(&out);
-        buf_format(&out, "{\"event\":{\"end\":{%s\"exited\":true,\"status\":\"exit status %d\"}}}",
-                   code ? "\"exitCode\":1," : "", code);
-        connect_end(&out, at, 0);
-        connect_write(&out, CONNECT_END_STREAM, STR("{}"));
+    if (hangs) {
+        say(fd, buf_str(&out));
+        if (!hang(fake, fd, rule))
+            return;
+        buf_clear(&out);
     }
+    size_t at = connect_begin(&out);
+    buf_format(&out, "{\"event\":{\"end\":{%s\"exited\":true,\"status\":\"exit status %d\"}}}",
+               code ? "\"exitCode\":1," : "", code);
+    connect_end(&out, at, 0);
+    connect_write(&out, CONNECT_END_STREAM, STR("{}"));
     say(fd, buf_str(&out));
-    if (rule->hangs) {
-        struct pollfd peer = { .fd = fd, .events = POLLIN };
-        (void)poll(&peer, 1, 60000);
-    }
 }
 
 static void *serve(void *context)
@@ -156,10 +172,10 @@ static void *serve(void *context)
                                  : STR("HTTP/1.1 204 No Content\r\n\r\n"));
     }
     (void)close(serving->fd);
-    pthread_mutex_lock(&fake->lock);
-    fake->open--;
-    pthread_mutex_unlock(&fake->lock);
     free(serving);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&fake->lock);
+    fake->open--;
+    pthread_cond_broadcast(&fake->changed); /* nothing of it is used below */
     return NULL;
 }
 
@@ -189,6 +205,7 @@ void guestd_fake_make(struct guestd_fake *fake)
 
     *fake = (struct guestd_fake){ .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
     pthread_mutex_init(&fake->lock, NULL);
+    pthread_cond_init(&fake->changed, NULL);
     assert_int_equal(bind(fake->listener, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(fake->listener, 64), 0);
     assert_int_equal(getsockname(fake->listener, (struct sockaddr *)&at, &size), 0);
@@ -201,16 +218,19 @@ void guestd_fake_drop(struct guestd_fake *fake)
     (void)shutdown(fake->listener, SHUT_RDWR);
     pthread_join(fake->thread, NULL);
     (void)close(fake->listener);
-    for (int i = 0; i < 1000; i++) {
-        pthread_mutex_lock(&fake->lock);
-        unsigned open = fake->open;
-        pthread_mutex_unlock(&fake->lock);
-        if (!open)
-            break;
-        usleep(1000);
-    }
-    usleep(2000); /* the last one is about to return */
+    pthread_mutex_lock(&fake->lock);
+    while (fake->open)
+        pthread_cond_wait(&fake->changed, &fake->lock);
+    pthread_mutex_unlock(&fake->lock);
+    pthread_cond_destroy(&fake->changed);
     pthread_mutex_destroy(&fake->lock);
+}
+
+void guestd_fake_go_on(struct guestd_fake *fake, struct guestd_rule *rule)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&fake->lock);
+
+    rule->hangs = false;
 }
 
 unsigned guestd_fake_count(struct guestd_fake *fake, const char *text)

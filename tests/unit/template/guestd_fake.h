@@ -15,7 +15,7 @@ struct guestd_rule {
     const char *out, *err;
     int exit_code;
     const char *refusal; /* "code\nmessage" instead */
-    bool hangs;          /* until the connection is cut */
+    bool hangs;          /* until the connection is cut, or guestd_fake_go_on() */
     unsigned fails;      /* so many times first, with exit code 1 */
 };
 
@@ -26,6 +26,7 @@ struct guestd_fake {
     uint16_t port;
     pthread_t thread;
     pthread_mutex_t lock;
+    pthread_cond_t changed;    /* a connection has ended */
     struct guestd_rule *rules; /* ends with one without `has` */
     /* Under the lock: "user|cwd|ENV=value,…|command", or "copy|target|bytes". */
     char asked[GUESTD_ASKED][2000];
@@ -34,7 +35,9 @@ struct guestd_fake {
 };
 
 void guestd_fake_make(struct guestd_fake *fake);
-void guestd_fake_drop(struct guestd_fake *fake);
+void guestd_fake_drop(struct guestd_fake *fake); /* waits for the connections to be cut */
+/* What hangs by this rule ends, and no more does. */
+void guestd_fake_go_on(struct guestd_fake *fake, struct guestd_rule *rule);
 /* How many requests have this in what was noted. */
 unsigned guestd_fake_count(struct guestd_fake *fake, const char *text);
 
