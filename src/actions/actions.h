@@ -127,6 +127,11 @@ struct sandbox_request {
     const uint16_t *https_ports;
     bool open_code; /* run_code without the access token, if the operator allows that */
     struct sandbox_lifecycle lifecycle;
+    /*
+     * NULL: the create may wait for the template's start command, which can take minutes. Else it does not: where it would have
+     * to, nothing is made, this is set, and it fails.
+     */
+    bool *out_must_wait;
 };
 
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,

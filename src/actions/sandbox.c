@@ -44,6 +44,14 @@ static bool start_template(const struct actions *actions, const struct build_row
     return err_wrap(err, "start the template");
 }
 
+static bool may_wait(const struct sandbox_request *request, struct err *err)
+{
+    if (!request->out_must_wait)
+        return true;
+    *request->out_must_wait = true;
+    return err_set(err, ERR_UNAVAILABLE, "the start command of the template is to be waited for");
+}
+
 static bool create_with(const struct actions *actions, const struct caller *caller,
                         const struct sandbox_request *request, const struct template_row *template, struct str image,
                         struct arena *arena, struct sandbox_info *out, struct err *err)
@@ -88,8 +96,10 @@ static bool create_from(const struct actions *actions, const struct caller *call
                         struct sandbox_info *out, struct err *err)
 {
     const struct build_row *build = template->build;
-    bool is_fit = true;
+    bool has_command = build && (build->start_cmd.len || build->ready_cmd.len), is_fit = true;
 
+    if (has_command && !template->image.len && !may_wait(request, err))
+        return false;
     if (!create_with(actions, caller, request, template, template->image, arena, out, err)) {
         bool is_misfit = err->kind == ERR_INVALID || err->kind == ERR_UNAVAILABLE || err->kind == ERR_CONFLICT;
         is_fit = !build || !template->image.len || !is_misfit;
@@ -97,10 +107,12 @@ static bool create_from(const struct actions *actions, const struct caller *call
             return false;
         log_info("template %.*s: its processes cannot be brought back here, so its start command is run: %s",
                  STR_ARG(template->id), err_text(err));
+        if (has_command && !may_wait(request, err))
+            return false;
         if (!create_with(actions, caller, request, template, STR(""), arena, out, err))
             return false;
     }
-    bool must_start = build && (!template->image.len || !is_fit) && (build->start_cmd.len || build->ready_cmd.len);
+    bool must_start = has_command && (!template->image.len || !is_fit);
     return !must_start || start_template(actions, build, request->timeout_s, out, err);
 }
 

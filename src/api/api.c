@@ -1,6 +1,7 @@
 /*
  * The steps of a request: CORS → (mail goes its own way) → route → caller → body → (wait in its key's lane, if it starts
- * or pauses a sandbox) → handler on a worker → answer.
+ * or pauses a sandbox) → handler on a worker → answer. A start that turns out to take minutes, because it waits for a
+ * template's start command, goes on to another lane: those behind it, which do not, are not kept.
  *
  * The caller's permission is checked before the body is read, so that strangers cannot make us hold bodies in memory. A
  * cached key is checked on the loop; any other is looked up on a worker first.
@@ -19,7 +20,7 @@
 
 struct api {
     struct api_config config;
-    struct lane *starts, *pauses;
+    struct lane *starts, *slow_starts, *pauses;
     struct upload_desk *uploads;
     struct mail_api *mail;
     struct mail_hooks *hooks; /* NULL: mail is off */
@@ -38,6 +39,12 @@ struct api *api_new(const struct api_config *config)
                                                 .waiting_each = LIMIT_STARTS_WAITING,
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
+    api->slow_starts = lane_new(config->workers, &(struct lane_rule){
+                                                     .most = LIMIT_SLOW_STARTS,
+                                                     .most_each = LIMIT_SLOW_STARTS_PER_KEY,
+                                                     .waiting_each = LIMIT_STARTS_WAITING,
+                                                     .weight_each = LIMIT_STARTS_WAITING_BYTES,
+                                                 });
     api->pauses = lane_new(config->workers, &(struct lane_rule){
                                                 .most = LIMIT_PAUSES,
                                                 .most_each = LIMIT_PAUSES_PER_KEY,
@@ -145,13 +152,18 @@ static void run_handler(struct job *job)
     action_caller_seen(rq->actions, &rq->caller);
 }
 
+static void run_in_lane(struct request *rq);
+
 static void handler_done(struct job *job)
 {
     struct request *rq = request_of(job);
     struct http_exchange *ex = rq->ex;
 
     rq->lane = NULL;
-    request_send(rq);
+    if (!rq->must_wait || rq->reply.status)
+        request_send(rq);
+    else if (!ex->gone)
+        run_in_lane(rq);
     http_unref(ex);
 }
 
@@ -180,7 +192,7 @@ static void send_too_many_wait(struct request *rq)
 static void run_in_lane(struct request *rq)
 {
     struct api *api = container_of(rq->config, struct api, config);
-    struct lane *lane = rq->match.route->flags & STARTS ? api->starts : api->pauses;
+    struct lane *lane = rq->must_wait ? api->slow_starts : rq->match.route->flags & STARTS ? api->starts : api->pauses;
 
     rq->job = (struct job){ .run = run_handler, .done = handler_done };
     http_ref(rq->ex);

@@ -32,6 +32,7 @@ struct request {
     struct mail_request *mail; /* mail_dialect.h; NULL: not about mail */
     /* api.c's and mail_dialect.c's own */
     struct job job;
+    bool must_wait;     /* a handler of STARTS has set this and left no answer: it is called again where it may wait */
     struct lane *lane;  /* in which the job may be waiting; NULL once it is done, or if it is in none */
     struct err refusal; /* why the caller may not; ERR_NONE otherwise */
 };

@@ -84,13 +84,15 @@ static void create(struct request *rq, struct str route, enum create_version ver
     }
     if (repeat_key && !claim_repeat(rq, *repeat_key, route))
         return;
+    want.out_must_wait = rq->must_wait ? NULL : &rq->must_wait;
     bool ok = action_sandbox_create(rq->actions, &rq->caller, &want, rq->arena, &info, &err);
     if (repeat_key) /* a failed create has left nothing behind, so the key may be used again */
         action_repeat_settle(rq->actions, &rq->caller, *repeat_key, ok ? &info : NULL);
     if (ok)
         created(rq, &info);
-    else
+    else if (!rq->must_wait || !want.out_must_wait)
         create_failed(rq, &err);
+    /* else it comes again, where it may wait */
 }
 
 void api_sandbox_create_v1(struct request *rq)

@@ -212,10 +212,12 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 104
-#define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
-#define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
-#define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
+#define LIMIT_WORKERS 120
+#define LIMIT_STARTS 24             /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
+#define LIMIT_STARTS_PER_KEY 8      /* of LIMIT_STARTS */
+#define LIMIT_SLOW_STARTS 16        /* creates that wait for a start command, of LIMIT_WORKERS: for minutes… */
+#define LIMIT_SLOW_STARTS_PER_KEY 5 /* …of one key: the rest of its burst waits without a worker, as starts do */
+#define LIMIT_STARTS_WAITING 1024   /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
 #define LIMIT_PAUSES 12                       /* calls that pause, resume or copy sandboxes, of LIMIT_WORKERS… */
 #define LIMIT_PAUSES_PER_KEY 5                /* …of one key: less than half… */

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../template/guestd_fake.h"
 #include "base/fd.h"
 #include "served.h"
 
@@ -42,9 +43,8 @@ static void guests_are(struct served *s, enum fake_start how)
     pthread_mutex_unlock(&s->rig.fake.lock);
 }
 
-static int ask_to_create(struct served *s)
+static int ask_for(struct served *s, const char *body)
 {
-    static const char body[] = "{\"templateID\":\"base\"}";
     int fd = served_connect(s);
 
     MUST(fd_write_all(fd,
@@ -54,6 +54,11 @@ static int ask_to_create(struct served *s)
                                    greedy_key, strlen(body), body),
                       &err));
     return fd;
+}
+
+static int ask_to_create(struct served *s)
+{
+    return ask_for(s, "{\"templateID\":\"base\"}");
 }
 
 static void check_created(int fd)
@@ -150,6 +155,86 @@ static void a_queue_that_is_too_long_is_told_to_come_back(void **state)
         check_created(fds[i]);
 }
 
+/* A template with a start command, whose processes are in no image. */
+static void make_template(struct served *s, const char *alias)
+{
+    struct store *store = s->rig.disk.store;
+    const struct str tag = STR("default"),
+                     layer = STR("00000000000000000000000000000000000000000000000000000000000000aa");
+    struct built_template template;
+    struct build_row row;
+
+    MUST(store_build_register(store,
+                              &(struct build_registration){ .team_id = store_team_default(store),
+                                                            .alias = str_from(alias),
+                                                            .tag_count = 1,
+                                                            .tags = &tag,
+                                                            .cpu_count = 1,
+                                                            .memory_mb = 512,
+                                                            .guestd_version = STR("0.6.13") },
+                              &s->rig.arena, &template, &row, &err));
+    MUST(store_build_begin(store, row.id, &err));
+    row = (struct build_row){ .id = row.id,
+                              .state = BUILD_READY,
+                              .disk_mb = 5120,
+                              .guestd_version = STR("0.6.13"),
+                              .layer_count = 1,
+                              .layers = &layer,
+                              .context = { STR("user"), STR("/"), STR("{}") },
+                              .start_cmd = STR("serve"),
+                              .ready_cmd = STR("is-ready"),
+                              .start_context = { STR("user"), STR("/"), STR("{}") } };
+    MUST(store_build_finish(store, &row, &err));
+}
+
+static struct guestd_fake guestd;
+
+static int set_up_guestd(void **state)
+{
+    assert_int_equal(set_up(state), 0);
+    guestd_fake_make(&guestd);
+    ((struct served *)*state)->rig.fake.guestd_port = guestd.port;
+    return 0;
+}
+
+static int tear_down_guestd(void **state)
+{
+    assert_int_equal(served_tear_down(state), 0);
+    guestd_fake_drop(&guestd);
+    return 0;
+}
+
+static void creates_that_wait_for_a_start_command_leave_the_others_their_turn(void **state)
+{
+    enum { SLOW = LIMIT_STARTS_PER_KEY + 2 };
+    struct guestd_rule rules[] = { { .has = "is-ready", .hangs = true }, { 0 } };
+    struct served *s = *state;
+    int fds[SLOW];
+
+    guestd.rules = rules;
+    make_template(s, "slow");
+    for (int i = 0; i < SLOW; i++)
+        fds[i] = ask_for(s, "{\"templateID\":\"slow\"}");
+    while (guestd_fake_count(&guestd, "is-ready") < LIMIT_SLOW_STARTS_PER_KEY)
+        usleep(1000);
+    int impatient = ask_for(s, "{\"templateID\":\"slow\"}");
+    /* As many of the same key as it may start at once, one after the other. */
+    for (int i = 0; i < LIMIT_STARTS_PER_KEY; i++)
+        check_created(ask_to_create(s));
+    (void)served_create(s, "{\"templateID\":\"base\"}");
+    /* Those that wait for their turn have no sandbox yet. */
+    assert_int_equal(starts(s), LIMIT_SLOW_STARTS_PER_KEY + LIMIT_STARTS_PER_KEY + 1);
+    /* One that leaves meanwhile gets none. */
+    close(impatient);
+    assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);
+    guestd_fake_go_on(&guestd, &rules[0]);
+    for (int i = 0; i < SLOW; i++)
+        check_created(fds[i]);
+    assert_int_equal(starts(s), SLOW + LIMIT_STARTS_PER_KEY + 1);
+    while (guestd_fake_count(&guestd, "serve") < SLOW) /* the last one may have been sent, and not read yet */
+        usleep(1000);
+}
+
 #define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, served_tear_down)
 
 int main(void)
@@ -158,6 +243,8 @@ int main(void)
         API_CASE(a_key_whose_guests_are_silent_does_not_make_others_wait),
         API_CASE(a_client_that_leaves_before_its_turn_gets_no_sandbox),
         API_CASE(a_queue_that_is_too_long_is_told_to_come_back),
+        cmocka_unit_test_setup_teardown(creates_that_wait_for_a_start_command_leave_the_others_their_turn,
+                                        set_up_guestd, tear_down_guestd),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
