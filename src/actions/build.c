@@ -7,6 +7,8 @@
  */
 #include "actions/build.h"
 
+#include <inttypes.h>
+
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -112,6 +114,20 @@ static bool tags_of(const struct build_order *order, struct str tag, struct aren
     return true;
 }
 
+/* Sandboxes have no disks of a fixed size: each can fill what the machine's has. So that is what must be free. */
+static bool disk_check(const struct actions *actions, uint32_t free_mb, struct err *err)
+{
+    uint64_t room;
+
+    if (!free_mb || !actions->uploads)
+        return true;
+    if (!uploads_room(actions->uploads, &room, err))
+        return false;
+    return room >> 20 >= free_mb ||
+           err_set(err, ERR_INVALID, "minFreeDiskMb is %u, but this server's disk has %" PRIu64 " MiB free", free_mb,
+                   room >> 20);
+}
+
 bool action_build_register(const struct actions *actions, const struct caller *caller, const struct build_order *order,
                            struct arena *arena, struct built_template *out_template, struct build_row *out_build,
                            struct err *err)
@@ -128,7 +144,7 @@ bool action_build_register(const struct actions *actions, const struct caller *c
 
     if (!name_check(actions, caller, order->name, arena, &ref, err) ||
         !tags_of(order, ref.tag, arena, &tags, &want.tag_count, err) ||
-        !size_check(actions, want.cpu_count, want.memory_mb, err))
+        !size_check(actions, want.cpu_count, want.memory_mb, err) || !disk_check(actions, order->free_disk_mb, err))
         return false;
     want.alias = ref.alias;
     want.tags = tags;

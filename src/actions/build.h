@@ -17,6 +17,7 @@ struct build_order {
     uint32_t tag_count;
     const struct str *tags;        /* besides the name's */
     uint32_t cpu_count, memory_mb; /* 0: the default */
+    uint32_t free_disk_mb;         /* that its sandboxes are to have at least; 0: no matter */
 };
 /* ERR_INVALID, ERR_DENIED (the name is taken), ERR_CONFLICT (it is an id), ERR_LIMIT. */
 bool action_build_register(const struct actions *actions, const struct caller *caller, const struct build_order *order,

@@ -54,6 +54,7 @@ static bool order_decode(const struct request *rq, const json_t *body, struct bu
         return err_set(err, ERR_INVALID, "Memory must be at least 128 MiB");
     order.cpu_count = (uint32_t)cpus;
     order.memory_mb = (uint32_t)memory_mb;
+    order.free_disk_mb = (uint32_t)disk_mb;
     *out = order;
     return true;
 }

@@ -162,6 +162,9 @@ struct upload_total uploads_total(struct uploads *uploads, struct str team_id);
 /* Removes those that no client has asked for and no build has used for LIMIT_UPLOAD_BUSY_S. dry_run: only says how many. */
 struct upload_total uploads_prune(struct uploads *uploads, struct str team_id, bool dry_run);
 
+/* Free bytes of the file system that uploads, layers and sandboxes are on; beyond what is the server's own. */
+bool uploads_room(const struct uploads *uploads, uint64_t *out_bytes, struct err *err) must_use;
+
 /* Is it there? Then it stays for LIMIT_UPLOAD_BUSY_S, if its time is not over. hash: 64 hex digits; else it is not there. */
 bool upload_exists(struct uploads *uploads, struct str team_id, struct str hash);
 /* To read from; the caller's to close. It can be read whatever happens to the name. ERR_NOT_FOUND. */

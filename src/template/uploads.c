@@ -376,15 +376,24 @@ bool upload_exists(struct uploads *all, struct str team_id, struct str hash)
 
 /* ---- writing ---- */
 
-static bool has_disk(const struct uploads *all, uint64_t size, struct err *err)
+bool uploads_room(const struct uploads *all, uint64_t *out_bytes, struct err *err)
 {
     struct statvfs fs;
 
     if (fstatvfs(all->dir_fd, &fs) < 0)
-        return err_sys(err, "look for room for an upload");
+        return err_sys(err, "look for room on the disk");
     struct fd_room room = fd_room(&fs);
-    return (!room.few_bytes && !room.few_inodes && room.bytes - LIMIT_ROOM_BYTES > size) ||
-           err_set(err, ERR_FULL, "the server's disk has no room for this archive");
+    *out_bytes = room.few_bytes || room.few_inodes ? 0 : room.bytes - LIMIT_ROOM_BYTES;
+    return true;
+}
+
+static bool has_disk(const struct uploads *all, uint64_t size, struct err *err)
+{
+    uint64_t room;
+
+    if (!uploads_room(all, &room, err))
+        return false;
+    return room > size || err_set(err, ERR_FULL, "the server's disk has no room for this archive");
 }
 
 bool upload_begin(struct uploads *all, struct str team_id, struct str hash, uint64_t size, struct upload **out,

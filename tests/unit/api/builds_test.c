@@ -39,7 +39,7 @@ static void a_build_is_registered_under_its_name(void **state)
     assert_string_equal(text_at(s, "tags", 0), "default");
 
     struct built_ids second = built_register(b, "{\"name\":\"default/my-template:V1\",\"tags\":[\"x\",\"v1\",\"x\"],"
-                                                "\"cpuCount\":4,\"memoryMB\":2048,\"minFreeDiskMb\":0,\"other\":{}}");
+                                                "\"cpuCount\":4,\"memoryMB\":2048,\"minFreeDiskMb\":1,\"other\":{}}");
     assert_string_equal(first.template_id, second.template_id);
     assert_string_not_equal(first.build_id, second.build_id);
     assert_int_equal(size_of(s, "tags"), 2);
@@ -87,6 +87,8 @@ static void bad_registrations_are_refused(void **state)
         { "{\"name\":\"a\",\"memoryMB\":129}", 400, "Memory must be divisible by 2" },
         { "{\"name\":\"a\",\"memoryMB\":8194}", 400, "Memory can't be higher than 8192" },
         { "{\"name\":\"a\",\"minFreeDiskMb\":-1}", 400, "minFreeDiskMb" },
+        { "{\"name\":\"a\",\"minFreeDiskMb\":2147483647}", 400,
+          "minFreeDiskMb is 2147483647, but this server's disk has" },
         { "{\"name\":\"a\",\"teamID\":\"00000000-0000-4000-8000-000000000000\"}", 400, "teamID" },
         { "[]", 400, "validation error" },
         { "{\"name\":", 400, "validation error" },
