@@ -5,7 +5,6 @@
 #include "actions/build.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "template/pull.h"
 
 /* ---- one template ---- */
 
