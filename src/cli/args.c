@@ -75,6 +75,7 @@ static const struct option options[] = {
     { TAKES_REASON, "reason", 0, "TEXT", OPTION_TEXT, FIELD(reason), "why; it is in the audit or shown to the agent" },
     { TAKES_DECISION, "sha256", 0, "HEX", OPTION_TEXT, FIELD(sha256),
       "decide only if the message has this hash [that of the message shown]" },
+    { TAKES_DRY_RUN, "dry-run", 0, NULL, OPTION_FLAG, FIELD(dry_run), "only say what would be removed" },
     { TAKES_YES, "yes", 'y', NULL, OPTION_FLAG, FIELD(yes), "do not ask" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },

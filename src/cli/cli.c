@@ -294,7 +294,59 @@ static const struct command commands[] = {
       "  sudo cloister key revoke ci\n",
       TAKES_ADMIN, 1, 1, 0, key_revoke_run },
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from, and what else could be built",
-      "  cloister template list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_list_run },
+      "Templates of the API key's team and of the operator. SIZE is what a template takes on disk, with what it "
+      "shares\n"
+      "with others; of the operator's it is not known.\n"
+      "\n"
+      "  cloister template list\n"
+      "  cloister template list --json | jq -r '.[].templateID'\n",
+      TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_list_run },
+    { "template inspect", GROUP_ADMIN, "NAME[:TAG] [--json]", "what a template is made of, and who uses it",
+      "Its names, tags and layers, with the step that made each; SHARED says that another template of the team, or of\n"
+      "the operator, has the layer too. What uses it is counted in the API key's team. Of another team's template "
+      "that\n"
+      "is public, steps and commands are not shown.\n"
+      "\n"
+      "  cloister template inspect hello\n"
+      "  cloister template inspect hello:v2 --json | jq '.layers'\n",
+      TAKES_SERVER | TAKES_JSON, 1, 1, 0, template_inspect_run },
+    { "template tag", GROUP_ADMIN, "NAME[:TAG] NEW-TAG… [--json]", "give more tags to a build",
+      "The tag must be of a ready build; it is `default` unless it is given. A new tag that the template has already\n"
+      "moves to this build.\n"
+      "\n"
+      "  cloister template tag hello:v2 stable\n"
+      "  cloister sandbox create hello:stable\n",
+      TAKES_SERVER | TAKES_JSON, 2, SIZE_MAX, 0, template_tag_run },
+    { "template untag", GROUP_ADMIN, "NAME TAG… [--json]", "remove tags; the builds stay",
+      "The tag `default` cannot be removed.\n"
+      "\n"
+      "  cloister template untag hello stable\n",
+      TAKES_SERVER | TAKES_JSON, 2, SIZE_MAX, 0, template_untag_run },
+    { "template delete", GROUP_ADMIN, "NAME [--json]", "delete a template with all its tags and builds",
+      "Refused while one of the team's sandboxes that was made from it runs or is paused. Layers that nothing else "
+      "needs\n"
+      "are removed soon after; its steps stay in the cache for a while, and `template prune` removes them at once.\n"
+      "\n"
+      "  cloister template delete hello\n",
+      TAKES_SERVER | TAKES_JSON, 1, 1, 0, template_delete_run },
+    { "template disk", GROUP_ADMIN, "[--json]", "what templates, their cache and uploads take on disk",
+      "OWN is what goes when the template is deleted and pruned, SHARED what other templates have as well. As root "
+      "and\n"
+      "without a key: of all teams, with downloaded images.\n"
+      "\n"
+      "  cloister template disk\n"
+      "  sudo cloister template disk\n",
+      TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_disk_run },
+    { "template prune", GROUP_ADMIN, "[--dry-run] [--json]", "remove what no template, snapshot or sandbox needs",
+      "Cached steps and what they have kept, and uploads that were not used in the last hour. Builds that run go on, "
+      "and\n"
+      "keep what they are on; the next build of a recipe may have to run steps again. As root and without a key: of "
+      "all\n"
+      "teams, with downloaded images. Prints what was freed.\n"
+      "\n"
+      "  cloister template prune --dry-run\n"
+      "  sudo cloister template prune\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_DRY_RUN, 0, 0, 0, template_prune_run },
     { "template build", GROUP_ADMIN, "DIR|Dockerfile [--name NAME[:TAG]] … | base | code-interpreter",
       "make a template from a Dockerfile, or one of those that Cloister brings",
       "DIR has a Dockerfile (or an e2b.Dockerfile) and the files that it copies; .dockerignore counts. Its steps run "

@@ -44,9 +44,10 @@ enum {
     TAKES_COUNT = 1 << 22,
     TAKES_NAME = 1 << 23,
     TAKES_SANDBOX = 1 << 24,
-    TAKES_BUILD = 1 << 25,                      /* those of `template build` */
-    TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
-    TAKES_IMPORT = 1 << 28,                     /* --name, --image */
+    TAKES_BUILD = 1 << 25,  /* those of `template build` */
+    TAKES_GRANT = 1 << 17,  /* --to, --inbox, --verbs, --expires */
+    TAKES_IMPORT = 1 << 28, /* --name, --image */
+    TAKES_DRY_RUN = 1 << 30,
     TAKES_SIZE = 1 << 29,                       /* --cpu, --memory */
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
@@ -86,7 +87,7 @@ struct cli {
     const char *timeout, *count, *name, *sandbox;                                 /* NULL: not given */
     const char *image, *cpu, *memory;                                             /* the same */
     const char *tenant, *scopes, *reason, *sha256, *to, *inbox, *verbs, *expires; /* NULL: not given */
-    bool yes;
+    bool yes, dry_run;
     bool help;         /* --help was given: everything else is ignored */
     size_t word_count; /* the words that are not options */
     char **words;
@@ -164,6 +165,12 @@ bool team_delete_run(struct cli *cli, struct err *err);
 bool template_build_run(struct cli *cli, struct err *err);
 bool template_import_run(struct cli *cli, struct err *err);
 bool template_list_run(struct cli *cli, struct err *err);
+bool template_inspect_run(struct cli *cli, struct err *err);
+bool template_delete_run(struct cli *cli, struct err *err);
+bool template_tag_run(struct cli *cli, struct err *err);
+bool template_untag_run(struct cli *cli, struct err *err);
+bool template_disk_run(struct cli *cli, struct err *err);
+bool template_prune_run(struct cli *cli, struct err *err);
 
 void cli_init(struct cli *cli, FILE *out, FILE *note);
 void cli_done(struct cli *cli);

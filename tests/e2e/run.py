@@ -389,7 +389,9 @@ SUITES = {
     "cli": run_cli,
     "tls": run_files("test_tls.py"),
     "http": run_files("test_http.py", "test_http2.py", "test_edge.py", "test_teams.py"),
-    "templates": run_files("test_templates.py", "test_template_builds.py", "test_template_engine.py"),
+    "templates": run_files(
+        "test_templates.py", "test_template_builds.py", "test_template_engine.py", "test_template_manage.py"
+    ),
     "templates-js": run_js("test_templates.mjs"),
     "images": run_images,
     "import": run_files("test_template_import.py"),

@@ -19,11 +19,12 @@ static struct outcome outcome;
 static void help_lists_every_command_and_teaches_each(void **state)
 {
     static const char *const names[] = {
-        "serve",           "env",           "doctor",          "sandbox list", "sandbox exec",    "sandbox kill",
-        "sandbox create",  "sandbox info",  "sandbox network", "sandbox logs", "team create",     "team list",
-        "team delete",     "key create",    "key list",        "key revoke",   "template list",   "template build",
-        "template import", "sandbox pause", "sandbox resume",  "sandbox fork", "snapshot create", "snapshot list",
-        "snapshot delete", "version"
+        "serve",           "env",           "doctor",           "sandbox list", "sandbox exec",    "sandbox kill",
+        "sandbox create",  "sandbox info",  "sandbox network",  "sandbox logs", "team create",     "team list",
+        "team delete",     "key create",    "key list",         "key revoke",   "template list",   "template build",
+        "template import", "sandbox pause", "sandbox resume",   "sandbox fork", "snapshot create", "snapshot list",
+        "snapshot delete", "version",       "template inspect", "template tag", "template untag",  "template delete",
+        "template disk",   "template prune"
     };
 
     (void)state;
@@ -711,7 +712,7 @@ static void template_list_names_aliases(void **state)
     (void)state;
     RUN(&outcome, "template", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    CHECK_HAS(outcome.out, "t1        base, std     2   1 GiB");
+    CHECK_HAS(outcome.out, "t1        base, std  -        2   1 GiB     -  ");
 }
 
 static void variables_are_enough_without_a_data_directory(void **state)
