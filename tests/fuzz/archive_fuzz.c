@@ -46,6 +46,18 @@ static bool layer(void *context, uint32_t number, int fd, struct err *err)
     return true;
 }
 
+/* One thread: what is left to chance is in the archive. */
+static void together(void *context, void (*work)(void *work_context, uint32_t thread), void *work_context)
+{
+    (void)context;
+    work(work_context, 0);
+}
+
+static void stop(void *context)
+{
+    (void)context;
+}
+
 static bool web_wait(void *context, uint64_t ms, struct err *err)
 {
     (void)context;
@@ -132,6 +144,9 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
                                                     .arena = &arena,
                                                     .chains = chains,
                                                     .layer = layer,
+                                                    .thread_count = 1,
+                                                    .together = together,
+                                                    .stop = stop,
                                                     .context = &seen },
                             &done, &err);
     if (fine && (!seen.count || strlen(done.digest_hex) != 64 || done.env_count > LIMIT_IMAGE_ENVS))
