@@ -8,14 +8,14 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from server import TEST_DATA, Server, share_template  # noqa: E402
+from server import TEST_DATA, Server, prepare  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def server():
     if os.geteuid() != 0:
         pytest.skip("needs root: a server makes namespaces, mounts and cgroups")
-    share_template(TEST_DATA)
+    prepare(TEST_DATA)
     running = Server(options=["--mail-signups-per-hour", "1000"])  # all runs of an hour come from one address
     running.start_when_free()
     running.kill_all()  # what an earlier run was killed over
@@ -35,7 +35,7 @@ def server():
 def own_server(server):
     """A second server, for tests that break it. That it runs beside the first is a test in itself."""
     data = server.data.parent / f"{server.data.name}-faults"
-    share_template(data)
+    prepare(data)
     mine = Server(data)
     mine.start()
     mine.kill_all()

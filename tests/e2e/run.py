@@ -302,10 +302,10 @@ def run_js_file(file, home, by_domain=False, serve=()):
 
 
 def js_once(file, home, by_domain, serve):
-    from server import TEST_DATA, Server, share_template
+    import server as servers
 
-    share_template(TEST_DATA)
-    server = Server(options=serve)
+    servers.prepare(servers.TEST_DATA)
+    server = servers.Server(options=serve)
     server.start_when_free()
     try:
         server.kill_all()

@@ -2,7 +2,8 @@
 
 It has a data directory of its own, so that it cannot touch the sandboxes, keys or sockets of a server somebody uses;
 only the base template is shared, by hard links, because making one takes minutes. The directory stays between runs on
-purpose: sandboxes outlive every role, so those of a run that was killed are found, and ended, by the next.
+purpose: sandboxes outlive every role, so those of a run that was killed are found, and ended, by the next. Its store and
+its mail do not: rows and inboxes of a hundred runs make every sweep slower, until a test fails.
 
     CLOISTER_BUILD      where the programs are (default: build-asan, or else build)
     CLOISTER_DATA       whose base template to share; it is built there if it is missing (default: /var/lib/cloister)
@@ -12,6 +13,7 @@ purpose: sandboxes outlive every role, so those of a run that was killed are fou
 
 import contextlib
 import ctypes
+import fcntl
 import http.client
 import json
 import os
@@ -70,6 +72,40 @@ def share_template(data):
             half.rename(data / "layers" / layer)
     for template in templates.iterdir():
         shutil.copy(template, data / "templates" / template.name)
+
+
+MARK = "made-by-tests"  # in directories that are nobody else's
+LEFTOVERS = ("store", "mail", "snapshots", "lobstermail-token", "multimail-key", "test-server.log")
+
+
+def prepare(data):
+    """For a server that begins with nothing but templates. One that somebody uses, or that is not ours, stays as it is."""
+    own = not data.exists() or (data / MARK).exists()
+    own = own or ("cloister-test" in data.name and (data / "test-server.log").exists())  # from before there was a mark
+    if own and data.resolve() != SHARED_DATA.resolve():
+        data.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (data / MARK).touch()
+        remove_leftovers(data)
+    share_template(data)
+
+
+def remove_leftovers(data):
+    sandboxes = data / "sandboxes"
+    if not sandboxes.exists():
+        return
+    lock = os.open(sandboxes, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # keeper has it for as long as it runs
+        for name in LEFTOVERS:
+            path = data / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
 
 
 def layers_of(template):

@@ -1,5 +1,6 @@
 """Things go wrong: roles are killed, creates fail half-way, disks and ids run out. Nothing may be left or lost."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import time
 
 import pytest
 from e2b import Sandbox
-from server import Server, share_template, wait_for
+from server import Server, prepare, share_template, wait_for
 
 
 def traces_of(server, sandbox_id):
@@ -493,7 +494,7 @@ def copy_store(source, target):
 def test_two_servers_on_copies_of_one_store_leave_each_others_rows_alone(server, own_server):
     """Each copy has rows of the other's sandboxes, and no process for them."""
     data = server.data.parent / f"{server.data.name}-copy"
-    share_template(data)
+    prepare(data)
     first, second = own_server, Server(data).start()
     try:
         of_first = first.create(timeout=300)["sandboxID"]
@@ -568,6 +569,30 @@ def test_a_layer_that_no_template_has_is_not_shared(tmp_path, monkeypatch):
     share_template(data)
     assert [path.name for path in (data / "layers").iterdir()] == ["used"]
     assert [path.name for path in (data / "templates").iterdir()] == ["t"]
+
+
+def test_what_earlier_runs_have_left_goes_unless_the_directory_is_somebody_elses(tmp_path, monkeypatch):
+    """The tests' own setup, which must never remove what a person keeps."""
+    monkeypatch.setattr("server.share_template", lambda data: None)
+    ours, theirs, mine = tmp_path / "new", tmp_path / "cloister", tmp_path / "cloister-test-x"
+    prepare(ours)
+    for data in (ours, theirs, mine):
+        for name in ("sandboxes", "layers", "store", "mail"):
+            (data / name).mkdir(parents=True, exist_ok=True)
+    (mine / "test-server.log").touch()  # from before directories had a mark
+    used = os.open(ours / "sandboxes", os.O_RDONLY)
+    fcntl.flock(used, fcntl.LOCK_EX)
+    prepare(ours)
+    assert (ours / "store").exists()
+    os.close(used)
+    for data in (ours, theirs, mine):
+        prepare(data)
+        assert (data / "layers").exists()
+        assert (data / "sandboxes").exists()
+    assert not (ours / "store").exists()
+    assert not (mine / "mail").exists()
+    assert (theirs / "store").exists()
+    assert (theirs / "mail").exists()
 
 
 def test_a_second_server_on_the_same_data_is_refused(server):

@@ -10,7 +10,7 @@ import time
 import hoard
 import pytest
 from e2b import CommandExitException, PtySize, Sandbox, SandboxException
-from server import Server, share_template, wait_for
+from server import Server, prepare, wait_for
 
 
 def run(box, command, **options):
@@ -202,13 +202,13 @@ def test_the_only_interface_is_loopback(shared_sandbox):
     assert out(shared_sandbox, "ip route | wc -l") == "1"
 
 
-# The errno of connecting, sending and waiting for an answer, as a name, and how long it took. "ok" for an answer.
+# The errno of connecting, sending and waiting for an answer, as a name. "ok" for an answer, "late" for none in five seconds.
 REACH = """
-import errno, socket, sys, time
+import errno, socket, sys
 for target in sys.argv[1:]:
     kind, address, port = target.split("/")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    began, outcome = time.monotonic(), "ok"
+    outcome = "ok"
     try:
         with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as s:
             s.settimeout(5)
@@ -218,14 +218,14 @@ for target in sys.argv[1:]:
                 outcome = "end"
     except OSError as error:
         outcome = "late" if isinstance(error, TimeoutError) else errno.errorcode[error.errno]
-    print(target, outcome, f"{time.monotonic() - began:.3f}")
+    print(target, outcome)
 """
 
 
 def reach(box, *targets, user="user"):
     box.files.write("/tmp/reach.py", REACH)
     lines = out(box, f"python3 /tmp/reach.py {' '.join(targets)}", user=user).splitlines()
-    return {target: (outcome, float(seconds)) for target, outcome, seconds in map(str.split, lines)}
+    return dict(map(str.split, lines))
 
 
 @pytest.mark.parametrize("user", ["user", "root"])
@@ -246,15 +246,14 @@ def test_neither_the_host_nor_what_is_private_is_reached(shared_sandbox, server,
         "tcp/224.0.0.1/80",
         "tcp/255.255.255.255/80",
     ]
-    for target, (outcome, seconds) in reach(shared_sandbox, *targets, user=user).items():
+    for target, outcome in reach(shared_sandbox, *targets, user=user).items():  # one that waits is "late"
         assert outcome in ("ECONNREFUSED", "ECONNRESET", "EINVAL", "ENETUNREACH"), (target, outcome)
-        assert seconds < 1, target
 
 
 def test_datagrams_that_are_no_dns_question_fail_at_once(shared_sandbox):
     targets = ["udp/1.1.1.1/443", "udp/2606:4700::1111/443", "udp/224.0.0.251/5353", "udp/192.0.0.1/123"]
-    for target, (outcome, seconds) in reach(shared_sandbox, *targets, user="root").items():
-        assert outcome == "EPERM" and seconds < 1, (target, outcome)
+    for target, outcome in reach(shared_sandbox, *targets, user="root").items():
+        assert outcome == "EPERM", (target, outcome)
 
 
 def test_root_inside_cannot_change_the_network(shared_sandbox):
@@ -296,7 +295,7 @@ def test_no_socket_of_the_host_or_of_another_sandbox_is_reached(shared_sandbox, 
         connect = "import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + 'cloister-test-isolation')"
         assert run(shared_sandbox, f'python3 -c "{connect}"', user="root").exit_code != 0
         targets = [f"tcp/127.0.0.1/{served.getsockname()[1]}", "tcp/127.0.0.1/8123", "tcp/192.0.0.2/8123"]
-        for target, (outcome, _) in reach(shared_sandbox, *targets, user="root").items():
+        for target, outcome in reach(shared_sandbox, *targets, user="root").items():
             assert outcome == "ECONNREFUSED", target
 
 
@@ -444,7 +443,7 @@ SMALL = {"--memory": 256, "--cpus": 1, "--pids": 64}
 def small_server(server):
     """A server whose sandboxes are small: what is plenty for one cannot be told from no limit at all."""
     data = server.data.parent / f"{server.data.name}-small"
-    share_template(data)
+    prepare(data)
     small = Server(data, [str(word) for option in SMALL.items() for word in option])
     small.start()
     small.kill_all()

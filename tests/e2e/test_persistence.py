@@ -20,7 +20,7 @@ import time
 import pytest
 from e2b import CommandExitException, PtySize, SandboxException
 from e2b_code_interpreter import Sandbox
-from server import SHARED_DATA, Server, layers_of, share_template, wait_for
+from server import SHARED_DATA, Server, layers_of, prepare, wait_for
 from test_faults import come_back, inventory, rows, traces_of
 from test_full_disk import FILL_BYTES, SmallDisk
 
@@ -32,8 +32,7 @@ PARKED_IMAGE = "held 3"  # in its record: its processes are an image, and those 
 def mine(server):
     """A server to kill, with sandboxes whose memory can be written to disk."""
     data = server.data.parent / f"{server.data.name}-faults"
-    share_template(data)
-    shutil.rmtree(data / "snapshots", ignore_errors=True)  # of an earlier run, whose roles were killed
+    prepare(data)
     own = Server(data)
     own.start_when_free()
     own.kill_all()
@@ -510,7 +509,7 @@ def test_what_is_too_old_goes_and_nothing_else(mine):
         restart_with(mine, *before, "--snapshot-days", "3", "--paused-days", "4")
         assert wait_for(lambda: state_of(mine, old.sandbox_id) is None), mine.log_tail()
         assert wait_for(lambda: names_of_snapshots(mine) == {"young", "used"}), mine.log_tail()
-        assert not place_of(mine, old.sandbox_id).exists()
+        assert wait_for(lambda: not place_of(mine, old.sandbox_id).exists())  # after the answer
         assert state_of(mine, young.sandbox_id) == "paused"
         assert state_of(mine, running.sandbox_id) == state_of(mine, made.sandbox_id) == "running"
         killed = mine.api("GET", f"/events/sandboxes/{old.sandbox_id}?types=sandbox.lifecycle.killed").json

@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from server import ROOT, Server, build_dir, share_template, wait_for
+from server import ROOT, Server, build_dir, prepare, wait_for
 
 NAME = "api.cloister.localhost"
 REQUEST = b"GET /health HTTP/1.1\r\nHost: api.cloister.localhost\r\nConnection: close\r\n\r\n"
@@ -332,7 +332,7 @@ def domain_server(server, tmp_path):
     """With certificate files; and a function that starts it, so that a test can break the files first."""
     make_certificate(tmp_path, "boxes.test")
     data = server.data.parent / f"{server.data.name}-domain"
-    share_template(data)
+    prepare(data)
     files = ["--tls-cert", str(tmp_path / "own.crt"), "--tls-key", str(tmp_path / "own.key")]
     mine = Server(data, ["--domain", "boxes.test", *files])
     mine.home = tmp_path
@@ -457,7 +457,7 @@ def test_files_that_do_not_fit_keep_the_server_from_starting(domain_server):
 def test_a_server_beyond_loopback_without_a_certificate_warns(server, tmp_path):
     program = [str(ROOT / os.environ.get("CLOISTER_BUILD", "build") / "cloister")]
     data = server.data.parent / f"{server.data.name}-domain"
-    share_template(data)
+    prepare(data)
     with open(tmp_path / "log", "w+") as log:
         process = subprocess.Popen(
             [*program, "serve", "--data", str(data), "--listen", "0.0.0.0:0"], stdout=log, stderr=log

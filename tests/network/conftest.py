@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 sys.dont_write_bytecode = True
 
 import world  # noqa: E402
-from server import TEST_DATA, Server, share_template, wait_for  # noqa: E402
+from server import TEST_DATA, Server, prepare, wait_for  # noqa: E402
 
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]  # of the real machine: leads out of the world
@@ -170,7 +170,7 @@ class World:
     """The server under test and the hosts around it."""
 
     def __init__(self, hosts, *options, data=TEST_DATA, before=None, dns=world.HOSTS["dns"]):
-        share_template(data)
+        prepare(data)
         self.hosts = hosts
         self.server = Server(data, [*(["--dns", f"{dns}:53"] if dns else []), *options])
         (data / "test-server.log").unlink(missing_ok=True)
