@@ -11,7 +11,9 @@ static const char *const template_heads[] = { "TEMPLATE", "NAMES", "TAGS", ">CPU
 
 /* ---- list ---- */
 
-static struct str joined(struct cli *cli, const json_t *list)
+enum { TAGS_SHOWN = 3 }; /* in a list: one with more would be wider than the screen */
+
+static struct str joined(struct cli *cli, const json_t *list, size_t most)
 {
     struct buf text = buf_make(&cli->arena, 4096);
     const json_t *item;
@@ -19,6 +21,8 @@ static struct str joined(struct cli *cli, const json_t *list)
 
     json_array_foreach(list, i, item)
     {
+        if (i == most)
+            break;
         buf_add(&text, i ? STR(", ") : STR(""));
         buf_add(&text, json_is_string(item) ? json_str(item) : STR("?"));
     }
@@ -29,11 +33,12 @@ static struct str tags_text(struct cli *cli, const json_t *template)
 {
     const json_t *tags = json_object_get(template, "tags");
     int64_t count = json_integer_value(json_object_get(template, "tagCount"));
-    struct str text = joined(cli, tags);
+    struct str text = joined(cli, tags, TAGS_SHOWN);
+    int64_t shown = (int64_t)MIN(json_array_size(tags), (size_t)TAGS_SHOWN);
 
-    if (count > (int64_t)json_array_size(tags))
-        return arena_format(&cli->arena, "%.*s and %lld more", STR_ARG(text),
-                            (long long)count - (long long)json_array_size(tags));
+    count = MAX(count, (int64_t)json_array_size(tags));
+    if (count > shown)
+        return arena_format(&cli->arena, "%.*s and %lld more", STR_ARG(text), (long long)(count - shown));
     return text.len ? text : STR("-");
 }
 
@@ -53,7 +58,7 @@ static bool template_row(struct cli *cli, struct table *table, const json_t *tem
         return false;
     if (json_has(template, "ownBytes"))
         size = text_bytes(&cli->arena, (uint64_t)(own + shared));
-    table_row(table, (const struct str[]){ id, joined(cli, aliases), tags_text(cli, template),
+    table_row(table, (const struct str[]){ id, joined(cli, aliases, SIZE_MAX), tags_text(cli, template),
                                            arena_format(&cli->arena, "%d", (int)cpus),
                                            text_mib(&cli->arena, memory_mib), size, text_ago(&cli->arena, created) });
     return true;

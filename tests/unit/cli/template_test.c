@@ -37,7 +37,8 @@ static const struct fake_rule rules[] = {
                                 "{\"templateID\":\"abc\",\"aliases\":[\"hello\"],\"cpuCount\":1,\"memoryMB\":1024}]") },
     { "GET /template-disk ",
       ANSWER("200 OK", JSON_TYPE,
-             "{\"templates\":[{\"templateID\":\"abc\",\"name\":\"default/hello\",\"tags\":[\"default\",\"v2\"],"
+             "{\"templates\":[{\"templateID\":\"abc\",\"name\":\"default/"
+             "hello\",\"tags\":[\"default\",\"v2\",\"v3\",\"v4\"],"
              "\"tagCount\":7,\"buildCount\":3,\"ownBytes\":1048576,\"sharedBytes\":1048576}],"
              "\"templateBytes\":2097152,\"cacheBytes\":3145728,\"uploadBytes\":0,\"totalBytes\":5242880}") },
     { "GET /admin/template-disk ",
@@ -113,7 +114,7 @@ static void list_has_tags_and_sizes(void **state)
     (void)state;
     RUN(&outcome, "template", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    CHECK_HAS(outcome.out, "default, v2 and 5 more");
+    CHECK_HAS(outcome.out, "default, v2, v3 and 4 more");
     CHECK_HAS(outcome.out, "2 MiB");
     RUN(&outcome, "template", "list", "--data", data, "--json");
     CHECK_HAS(outcome.out, "\"ownBytes\": 1048576");
