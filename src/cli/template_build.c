@@ -556,9 +556,38 @@ static bool watch_build(struct build *build, struct progress *progress, struct e
     }
 }
 
+/* What the steps have written, all together; false: the server does not say. */
+static bool fetch_size(struct build *build, uint64_t *out)
+{
+    struct client_answer answer = { 0 };
+    const json_t *layers = NULL, *layer;
+    uint64_t sum = 0;
+    struct str target;
+    struct err err;
+    size_t i;
+
+    bool fine = client_target(build->cli, STR("/templates/"), build->result, STR("/inspect"), &target, &err) &&
+                client_call(build->client, "GET", target, STR(""), &answer, &err);
+    auto_json json_t *template = answer.json;
+    build->cli->refusal = STR("");
+    if (!fine || !json_take_array(template, "layers", JSON_REQUIRED, &layers, &err))
+        return false;
+    json_array_foreach(layers, i, layer)
+    {
+        const json_t *bytes = json_object_get(layer, "bytes"), *origin = json_object_get(layer, "origin");
+        if (json_is_string(origin) && str_eq(json_str(origin), STR("step")) && json_is_integer(bytes) &&
+            json_integer_value(bytes) > 0)
+            sum += (uint64_t)json_integer_value(bytes);
+    }
+    *out = sum;
+    return true;
+}
+
 static bool show_built(struct build *build, uint64_t took_ms)
 {
     struct cli *cli = build->cli;
+    uint64_t size = 0;
+    bool has_size = fetch_size(build, &size);
 
     if (cli->json) {
         struct buf text = buf_make(&cli->arena, LIMIT_CALL_BODY_BYTES);
@@ -568,12 +597,17 @@ static bool show_built(struct build *build, uint64_t took_ms)
         json_out_str(&json, "templateID", build->template_id);
         json_out_str(&json, "buildID", build->build_id);
         json_out_int(&json, "tookMs", (int64_t)took_ms);
+        if (has_size)
+            json_out_int(&json, "stepBytes", (int64_t)size);
         json_out_end(&json);
         fprintf(cli->out, "%.*s\n", STR_ARG(buf_str(&text)));
         return true;
     }
-    fprintf(cli->note, "Built in %llu.%llu s: template %.*s, build %.*s\n", (unsigned long long)(took_ms / 1000),
-            (unsigned long long)(took_ms % 1000 / 100), STR_ARG(build->template_id), STR_ARG(build->build_id));
+    fprintf(cli->note, "Built in %llu.%llu s: ", (unsigned long long)(took_ms / 1000),
+            (unsigned long long)(took_ms % 1000 / 100));
+    if (has_size)
+        fprintf(cli->note, "%s written by its steps, ", text_bytes(&cli->arena, size).at);
+    fprintf(cli->note, "template %.*s, build %.*s\n", STR_ARG(build->template_id), STR_ARG(build->build_id));
     fprintf(cli->out, "%.*s\n", STR_ARG(build->result));
     fprintf(cli->note, "To make a sandbox from it: %s sandbox create %.*s%s\n", cli_program(), STR_ARG(build->result),
             cli_same_server(cli));

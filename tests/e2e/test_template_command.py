@@ -15,7 +15,7 @@ from e2b import Sandbox, Template
 from server import build_dir, wait_for
 
 NOBODY = 65534
-BUILT = re.compile(r"^Built in [0-9.]+ s: template [a-z0-9]{20}, build [0-9a-f-]{36}$", re.MULTILINE)
+BUILT = re.compile(r"^Built in [0-9.]+ s: \d+ [KM]iB written by its steps, template [a-z0-9]{20}, build [0-9a-f-]{36}$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -148,6 +148,7 @@ def test_what_has_not_changed_is_not_built_again(server, name, project):
     assert "cached" not in forced.stderr.partition("\n")[2], forced.stderr
     answer = json.loads(forced.stdout)
     assert answer["name"] == name and len(answer["templateID"]) == 20 and uuid.UUID(answer["buildID"]), answer
+    assert 0 < answer["stepBytes"] < 1 << 20, answer
 
 
 def test_the_sdk_finds_the_steps_of_the_command_in_the_cache(server, name, project):
