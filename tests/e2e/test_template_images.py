@@ -17,7 +17,7 @@ import uuid
 import pytest
 import registry as images
 from e2b import AsyncSandbox, AsyncTemplate, BuildException, Sandbox, Template
-from server import TEST_DATA, Server, free_port, wait_for
+from server import TEST_DATA, Server, cloister, free_port, wait_for
 
 USER, PASSWORD, OTHER = "reader", "correct-horse", "battery-staple"
 GONE = "gone.example/image"  # the image map leads it to where nothing listens
@@ -122,6 +122,24 @@ def test_an_image_is_what_umoci_unpacks(place, name):
     assert [line for line in want_lines if line not in have_lines] == []
     same = "test /srv/two -ef /srv/one && test /srv/shared-too -ef /srv/shared && echo same"
     assert says(name, f"id -un; pwd; {same}") == "user\n/home/user\nsame\n"
+
+
+def test_what_an_image_has_left_is_counted_and_pruned(place, name):
+    def ask(*words):
+        return json.loads(cloister(*words, "--json", data=place.server.data, stdout=subprocess.PIPE).stdout)
+
+    build(Template().skip_cache().from_image("ubuntu:22.04"), name)
+    layers = ask("template", "inspect", name)["layers"]
+    assert [layer["origin"] for layer in layers[:4]] == ["image"] * 3 + ["step"], layers
+    assert layers[3]["step"] == "FROM ubuntu:22.04" and all(layer["bytes"] > 0 for layer in layers[:3]), layers
+    assert ask("template", "disk")["downloadBytes"] > 0
+    assert place.server.api("DELETE", f"/templates/{name}").status == 204
+    pruned = ask("template", "prune")
+    assert pruned["downloads"]["count"] > 0 and pruned["layers"]["count"] >= 4, pruned
+    assert ask("template", "disk")["downloadBytes"] == 0 and os.listdir(place.server.data / "blobs") == []
+    lines = build(Template().from_image("ubuntu:22.04"), name)  # all of it again
+    assert from_line(lines).startswith("[base] FROM ubuntu:22.04 ["), lines
+    assert says(name, "id -un") == "user\n"
 
 
 def quoted(text):
