@@ -395,6 +395,7 @@ SUITES = {
     "templates-js": run_js("test_templates.mjs"),
     "images": run_images,
     "import": run_files("test_template_import.py"),
+    "debian": run_files("test_template_debian.py"),
     "pulls": run_files("test_template_pulls.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py", "test_template_command.py"),
