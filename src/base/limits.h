@@ -184,8 +184,10 @@
 #define LIMIT_PULL_MS (45 * 60 * 1000)         /* one image, of LIMIT_BUILD_MS */
 #define LIMIT_PULL_CPU_S 1200                  /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
 #define LIMIT_PULL_MEMORY_BYTES (UINT64_C(1) << 30)  /* of a child; most is address space of libraries */
+#define LIMIT_PULL_TEAM_BYTES 64                     /* of a team's id, which has 36 */
 #define LIMIT_PULL_MESSAGE_BYTES (1 << 20)           /* between front and a child: the largest has the variables */
 #define LIMIT_BLOBS_BYTES (UINT64_C(40) << 30)       /* downloads that are kept, all together; the oldest go first… */
+#define LIMIT_BLOBS_SHARE 2                          /* …of which a team's downloads under way may have a half… */
 #define LIMIT_BLOBS_STEP_BYTES (UINT64_C(256) << 20) /* …for downloads that come: no more than this ahead of each… */
 #define LIMIT_BLOBS 20000                            /* …and files; layers of 150 images… */
 #define LIMIT_BLOB_AGE_S (3 * 24 * 3600)             /* …and unused ones: what was unpacked is not needed again… */

@@ -331,7 +331,6 @@ static bool run(struct pull *pull, struct str request, int archive_fd, struct ar
 {
     struct caller callers[LIMIT_PULL_LAYERS];
     struct web webs[LIMIT_PULL_LAYERS];
-    const struct blobs blobs = { .dir_fd = pull->puller->blobs_fd };
     struct pull_ask ask;
 
     if (!pull_ask_unpack(request, &ask, err))
@@ -339,6 +338,7 @@ static bool run(struct pull *pull, struct str request, int archive_fd, struct ar
     if (ask.is_archive && archive_fd < 0)
         return err_set(err, ERR_UNAVAILABLE,
                        "the archive did not arrive: raise the server's limit of open files (LimitNOFILE, ulimit -n)");
+    const struct blobs blobs = { .dir_fd = pull->puller->blobs_fd, .owner = blobs_owner(ask.team_id) };
     for (uint32_t i = 0; i < LIMIT_PULL_LAYERS; i++) {
         callers[i] = (struct caller){ .pull = pull, .out = make_call_out(pull) };
         webs[i] = (struct web){ .send = web_send, .wait = web_wait, .said = say, .context = &callers[i] };

@@ -34,7 +34,8 @@ struct stock {
     size_t count, room;
     uint64_t bytes;    /* of the list */
     uint64_t promised; /* to downloads under way… */
-    uint64_t ready;    /* …of which room was made for these… */
+    uint64_t owned;    /* …of which these are those of the same owner… */
+    uint64_t ready;    /* …and for these room was made… */
     uint64_t arrived;  /* …and on the disk already, in parts of theirs, which are not in the list */
     size_t part_count; /* of those */
 };
@@ -64,17 +65,15 @@ static bool is_busy(const struct blobs *blobs, const char *name)
     return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0;
 }
 
-/* A promise of few bytes has no place for the number, and room for all of them. */
-static uint64_t read_ready(int fd, uint64_t promised)
-{
-    uint64_t ready;
-
-    return pread(fd, &ready, sizeof ready, 0) == sizeof ready ? MIN(ready, promised) : promised;
-}
+/* What a promise begins with. One of few bytes has no place for it: there is room for all of them, and it is nobody's. */
+struct promise_head {
+    uint64_t ready, owner;
+};
 
 static void count_promise(const struct blobs *blobs, const char *name, struct stock *stock)
 {
     auto_close int fd = openat(blobs->dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct promise_head head;
     struct stat st;
 
     if (fd < 0)
@@ -86,8 +85,10 @@ static void count_promise(const struct blobs *blobs, const char *name, struct st
     if (fstat(fd, &st) < 0)
         return;
     uint64_t bytes = MIN((uint64_t)st.st_size, UINT64_MAX - stock->promised);
+    bool has_head = pread(fd, &head, sizeof head, 0) == sizeof head;
     stock->promised += bytes;
-    stock->ready += read_ready(fd, bytes);
+    stock->ready += has_head ? MIN(head.ready, bytes) : bytes;
+    stock->owned += has_head && head.owner == blobs->owner ? bytes : 0;
 }
 
 static void count_file(const struct blobs *blobs, const char *name, struct stock *stock)
@@ -218,7 +219,11 @@ static bool can_have(const struct blobs *blobs, const struct stock *stock, uint6
         return no_room(bytes, most, err);
     if (!disk_has(blobs, bytes, stock->bytes))
         return no_disk(bytes, err);
-    return (promised <= most - bytes && disk_has(blobs, bytes + coming, stock->bytes)) || no_room_yet(bytes, err);
+    /* What is done with one step is let through: a configuration, for example. */
+    const uint64_t share = most / LIMIT_BLOBS_SHARE;
+    bool is_share = !stock->owned || bytes <= step_of(blobs) || (bytes <= share && stock->owned <= share - bytes);
+    return (is_share && promised <= most - bytes && disk_has(blobs, bytes + coming, stock->bytes)) ||
+           no_room_yet(bytes, err);
 }
 
 /* Removes the oldest, until there is room for what others have room for, and so many bytes more. */
@@ -244,7 +249,9 @@ static bool make_room(const struct blobs *blobs, struct stock *stock, uint64_t b
 /* Failure: others make too much room, or too little, and notice when the disk is full. */
 static void promise_write(const struct blob_promise *promise)
 {
-    (void)!pwrite(promise->fd, &promise->ready, sizeof promise->ready, 0);
+    const struct promise_head head = { .ready = promise->ready, .owner = promise->owner };
+
+    (void)!pwrite(promise->fd, &head, sizeof head, 0);
     (void)!ftruncate(promise->fd, (off_t)promise->bytes);
 }
 
@@ -262,6 +269,7 @@ static bool promise_make(const struct blobs *blobs, uint64_t bytes, struct blob_
         return err_sys(err, "promise room for a download");
     out->bytes = bytes;
     out->ready = MIN(bytes, step_of(blobs));
+    out->owner = blobs->owner;
     out->used = 0;
     out->dir_fd = blobs->dir_fd;
     out->fd = take_fd(&fd);
@@ -354,6 +362,15 @@ bool blobs_stock(const struct blobs *blobs, bool removes, uint64_t *out_files, u
     *out_files = files;
     *out_bytes = bytes;
     return true;
+}
+
+uint64_t blobs_owner(struct str team_id)
+{
+    char hex[DIGEST_HEX_BYTES];
+
+    sha256_hex(team_id, hex);
+    hex[16] = '\0';
+    return strtoull(hex, NULL, 16);
 }
 
 /* ---- one blob ---- */

@@ -10,7 +10,8 @@
  * file "promise-…" as long as what is still to come, which its process holds a lock on: without the lock it means nothing.
  *
  * How much there is to download is what a stranger's manifest says. So what others have downloaded is not removed at once, but as
- * the bytes arrive, a step ahead of them. For how many of its bytes there is room now is in the promise's first eight bytes.
+ * the bytes arrive, a step ahead of them. For how many of its bytes there is room now is in the promise, and whose it is: the
+ * downloads of one team that are under way leave half of the room to others, unless it is one alone that has more.
  */
 #ifndef REGISTRY_BLOBS_H
 #define REGISTRY_BLOBS_H
@@ -27,7 +28,10 @@ struct blobs {
     int dir_fd;
     uint64_t bytes_most; /* 0: LIMIT_BLOBS_BYTES */
     uint64_t step;       /* 0: LIMIT_BLOBS_STEP_BYTES */
+    uint64_t owner;      /* who downloads: blobs_owner() */
 };
+/* A number for a team. */
+uint64_t blobs_owner(struct str team_id);
 
 struct blob_promise {
     int fd; /* -1: none */
@@ -35,6 +39,7 @@ struct blob_promise {
     uint64_t bytes;
     uint64_t ready; /* of these, there is room for so many… */
     uint64_t used;  /* …of which so many have arrived */
+    uint64_t owner;
     int dir_fd;
 };
 /*

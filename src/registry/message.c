@@ -11,6 +11,7 @@ void pull_ask_pack(struct buf *out, const struct pull_ask *ask)
     pack_u8(out, PULL_ASK);
     pack_str(out, ask->image);
     pack_bool(out, ask->is_archive);
+    pack_str(out, ask->team_id);
     pack_bool(out, ask->only_digest);
     pack_str(out, str_from(ask->architecture));
     pack_u8(out, (uint8_t)login->kind);
@@ -30,6 +31,7 @@ bool pull_ask_unpack(struct str bytes, struct pull_ask *out, struct err *err)
 
     got.image = unpack_str(&in, LIMIT_REFERENCE_BYTES);
     got.is_archive = unpack_bool(&in);
+    got.team_id = unpack_str(&in, LIMIT_PULL_TEAM_BYTES);
     got.only_digest = unpack_bool(&in);
     unpack_text(&in, got.architecture, sizeof got.architecture);
     uint8_t kind = unpack_u8(&in);

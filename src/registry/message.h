@@ -52,8 +52,9 @@ struct pull_login {
 };
 
 struct pull_ask {
-    struct str image; /* a reference; of an archive the name in it, or empty if there is just one */
-    bool is_archive;  /* the image is in the file that comes with the message */
+    struct str image;   /* a reference; of an archive the name in it, or empty if there is just one */
+    bool is_archive;    /* the image is in the file that comes with the message */
+    struct str team_id; /* who shares room with it */
     bool only_digest;
     char architecture[16];
     struct pull_login login;

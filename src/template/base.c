@@ -224,6 +224,7 @@ static bool pull(struct build *build, int archive_fd, struct kept *out_kept)
     struct pull_want want = { .image = archive_fd < 0 ? build->want.from_image : build->want.archive_image,
                               .is_archive = archive_fd >= 0,
                               .archive_fd = archive_fd,
+                              .team_id = build->want.team_id,
                               .login = &build->want.login,
                               .architecture = architecture(&machine),
                               .said = said,

@@ -98,6 +98,7 @@ static bool send_ask(const struct pull *pull, struct err *err)
     auto_buf struct buf out = buf_make(NULL, LIMIT_PULL_MESSAGE_BYTES);
     struct pull_ask ask = { .image = pull->want->image,
                             .is_archive = pull->want->is_archive,
+                            .team_id = pull->want->team_id,
                             .only_digest = pull->only_digest,
                             .login = login_of(pull->want->login) };
     const struct pull_login *login = &ask.login;

@@ -40,6 +40,7 @@ struct pull_want {
     struct str image; /* a reference as the client wrote it; of an archive, the name in it or empty */
     bool is_archive;  /* the image is in this file, which is borrowed; nothing is asked of a registry */
     int archive_fd;
+    struct str team_id; /* whose downloads it is one of */
     const struct registry_login *login;
     const char *architecture; /* "amd64" */
     /* The layers that are here already, by chain id, need no download. NULL: none are. */

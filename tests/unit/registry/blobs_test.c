@@ -209,6 +209,7 @@ static void what_others_were_promised_is_not_there_for_all(void **state)
     keep("kept");
     rig.blobs.bytes_most = 10 * 4096;
     assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &one, &err));
+    rig.blobs.owner = 1;
     assert_false(blobs_make_room(&rig.blobs, 6 * 4096, &other, &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_true(is_here("kept")); /* without it, there would not be room either */
@@ -218,6 +219,7 @@ static void what_others_were_promised_is_not_there_for_all(void **state)
     blob_promise_less(&one, 3 * 4096);
     assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &other, &err));
     assert_true(is_here("kept"));
+    rig.blobs.owner = 2;
     assert_false(make_room(2 * 4096, &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_true(make_room(4096, &err));
@@ -311,6 +313,7 @@ static void a_promise_says_how_much_has_room(void **state)
     rig.blobs.bytes_most = 10 * 4096;
     rig.blobs.step = 2 * 4096;
     assert_true(blobs_make_room(&rig.blobs, 6 * 4096, &promise, &err));
+    rig.blobs.owner = 1;
     assert_true(blobs_make_room(&rig.blobs, 4 * 4096, &other, &err));
     assert_true(blob_promise_use(&rig.blobs, &other, 4 * 4096, &err)); /* 2 + 4 + 2 kept */
     assert_true(is_there("one"));
@@ -354,6 +357,33 @@ static void what_is_not_in_use_can_be_counted_and_removed(void **state)
     assert_int_equal(files + bytes, 0);
 }
 
+static void the_downloads_of_a_team_leave_half_to_others(void **state)
+{
+    struct blob_promise one = { .fd = -1 }, two = { .fd = -1 };
+    struct err err;
+
+    (void)state;
+    rig.blobs.bytes_most = 10 * 4096;
+    rig.blobs.step = 2 * 4096 - 1;
+    rig.blobs.owner = blobs_owner(STR("a"));
+    assert_true(blobs_make_room(&rig.blobs, 3 * 4096, &one, &err));
+    assert_false(make_room(3 * 4096, &err)); /* both together have more than five */
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(blobs_make_room(&rig.blobs, 2 * 4096, &two, &err));
+    rig.blobs.owner = blobs_owner(STR("b"));
+    assert_true(make_room(5 * 4096, &err));
+    blob_promise_done(&one);
+    blob_promise_done(&two);
+    assert_true(blobs_make_room(&rig.blobs, 9 * 4096, &one, &err)); /* one alone */
+    rig.blobs.bytes_most = 20 * 4096;
+    assert_false(make_room(2 * 4096, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(make_room(4096, &err)); /* a small one */
+    rig.blobs.owner = blobs_owner(STR("a"));
+    assert_true(make_room(11 * 4096, &err));
+    blob_promise_done(&one);
+}
+
 int main(void)
 {
 #define BLOB_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -368,6 +398,7 @@ int main(void)
         BLOB_CASE(a_download_under_way_counts_once),
         BLOB_CASE(a_promise_of_nobody_means_nothing),
         BLOB_CASE(room_is_made_as_bytes_arrive),
+        BLOB_CASE(the_downloads_of_a_team_leave_half_to_others),
         BLOB_CASE(a_promise_says_how_much_has_room),
         BLOB_CASE(what_is_not_in_use_can_be_counted_and_removed),
     };
