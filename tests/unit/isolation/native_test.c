@@ -1282,7 +1282,7 @@ static void a_guestd_that_takes_nothing_holds_nobody_up(void **state)
         fd_close(&link_fd);
     assert_in_range(links, 1, 20);
     assert_int_equal(err.kind, ERR_UNAVAILABLE);
-    assert_true(clock_mono_ms() - before_ms < 5000);
+    assert_true(clock_mono_ms() - before_ms < 60000); /* and not for ever */
     assert_int_equal(kill(pid, SIGCONT), 0);
     for (int i = 0; i < 300; i++) { /* and all is well once it does */
         int link_fd;

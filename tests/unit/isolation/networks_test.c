@@ -12,8 +12,8 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "fake.h"
+#include "io/pump.h"
 #include "test.h"
-#include "turn.h"
 
 struct world {
     struct loop *loop;
@@ -23,6 +23,13 @@ struct world {
     unsigned sockets, bare, exits; /* bare: told of without sockets */
     char last[LIMIT_ID_BYTES];
 };
+
+/* The clock stands but for this, so that pauses between attempts are as long as they should be. */
+static void turn_for(struct world *world, unsigned ms)
+{
+    for (unsigned i = 0; i < ms; i++)
+        pump_turn(world->loop);
+}
 
 static void take_sockets(struct world *world, struct str payload, struct message_fds *fds)
 {
@@ -83,6 +90,8 @@ static int set_up(void **state)
 {
     struct world *world = NEW(struct world);
 
+    hand_clock_start();
+    hand_clock_stand();
     world->loop = loop_new();
     fake_make(&world->fake);
     world->networks = networks_new(world->loop, &world->fake.driver);
@@ -97,9 +106,10 @@ static int tear_down(void **state)
     networks_free(world->networks);
     channel_free(world->keeper);
     channel_free(world->egress);
-    turn_for(world->loop, 1);
+    turn_for(world, 1);
     fake_drop(&world->fake);
     loop_free(world->loop);
+    hand_clock_end();
     free(world);
     return 0;
 }
@@ -114,27 +124,27 @@ static void egress_gets_sockets_of_all_sandboxes_and_of_each_new_one(void **stat
         fake_hold(&world->fake, id);
     }
     networks_started(world->networks, "sandbox0"); /* there is no egress yet */
-    turn_for(world->loop, 5);
+    turn_for(world, 5);
     assert_int_equal(world->fake.diverts, 0);
     start_egress(world);
-    turn_for(world->loop, 50);
+    turn_for(world, 50);
     assert_int_equal(world->sockets, 40);
     assert_int_equal(world->fake.diverts, 40);
 
     fake_hold(&world->fake, "another");
     networks_started(world->networks, "another");
     assert_int_equal(world->fake.diverts, 41); /* at once */
-    turn_for(world->loop, 10);
+    turn_for(world, 10);
     assert_int_equal(world->sockets, 41);
     assert_string_equal(world->last, "another");
 
     /* A new one has none of the old one's. */
     networks_tell(world->networks, NULL);
     networks_started(world->networks, "another");
-    turn_for(world->loop, 10);
+    turn_for(world, 10);
     assert_int_equal(world->sockets, 41);
     start_egress(world);
-    turn_for(world->loop, 50);
+    turn_for(world, 50);
     assert_int_equal(world->sockets, 41 + 41);
 }
 
@@ -154,7 +164,7 @@ static void egress_hears_of_exits(void **state)
     exit_message(world, "sandbox1"); /* there is no egress: nothing to send to */
     start_egress(world);
     exit_message(world, "sandbox2");
-    turn_for(world->loop, 10);
+    turn_for(world, 10);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->last, "sandbox2");
 }
@@ -166,17 +176,17 @@ static void a_port_that_a_guest_has_taken_is_tried_again_until_it_is_free(void *
     fake_hold(&world->fake, "sandbox1");
     world->fake.divert_fails = ERR_CONFLICT;
     start_egress(world);
-    turn_for(world->loop, 100);
+    turn_for(world, 100);
     assert_int_equal(world->sockets, 0);
     assert_int_equal(world->bare, 1);         /* or egress would forget its policy */
     assert_int_equal(world->fake.diverts, 1); /* with pauses */
-    turn_for(world->loop, 400);
+    turn_for(world, 400);
     assert_int_equal(world->fake.diverts, 2);
     world->fake.divert_fails = ERR_NONE;
-    turn_for(world->loop, 800);
+    turn_for(world, 800);
     assert_int_equal(world->sockets, 1);
     assert_int_equal(world->bare, 1); /* once is enough */
-    turn_for(world->loop, 1200);
+    turn_for(world, 1200);
     assert_int_equal(world->fake.diverts, 3);
 }
 
@@ -188,7 +198,7 @@ static size_t logged(struct world *world, unsigned ms, char *text, size_t size)
 
     assert_true(log_fd >= 0 && kept_fd >= 0);
     assert_true(dup2(log_fd, STDERR_FILENO) >= 0);
-    turn_for(world->loop, ms);
+    turn_for(world, ms);
     assert_true(dup2(kept_fd, STDERR_FILENO) >= 0);
     ssize_t n = pread(log_fd, text, size - 1, 0);
     assert_true(n >= 0);
@@ -230,11 +240,11 @@ static void a_sandbox_that_ends_or_has_no_network_is_not_tried_again(void **stat
     fake_hold(&world->fake, "sandbox2");
     world->fake.divert_fails = ERR_CONFLICT;
     start_egress(world);
-    turn_for(world->loop, 20);
+    turn_for(world, 20);
     assert_int_equal(world->fake.diverts, 2);
     exit_message(world, "sandbox1");
     world->fake.divert_fails = ERR_UNAVAILABLE;
-    turn_for(world->loop, 1000);
+    turn_for(world, 1000);
     assert_int_equal(world->fake.diverts, 3);
     assert_int_equal(world->sockets, 0);
 }
