@@ -5,6 +5,7 @@
  *   blobs/        images that were downloaded; only puller's user. It may be removed while no server runs
  *   layers/ templates/ sandboxes/ trash/ tmp/      only root: guests' files keep their ids on disk, so a set-user-id
  *                 root program of a guest would give real root to any user who can reach it
+ *   packages/     what is in the templates that this program makes, a text for each; only root
  *   mail/         a directory for each inbox, only for the inbox's own user (inboxes.h)
  *   mail/server-key   for what the server itself must read of mail: addresses, and what waits to leave; only root
  *   multimail-key, lobstermail-token   of the first inbox, for `cloister env`; only root

@@ -2,6 +2,9 @@
  * `cloister template build NAME`: local, as root, outside every role. It writes to the data directory itself, so it is a
  * command for the administrator of the machine and not an API call.
  *
+ * What runs programs from elsewhere is kept apart from the host: base in namespaces (image/build.c), recipes in a sandbox
+ * (recipe_server.c).
+ *
  * A child builds, in a process group of its own with everything it starts, so that an interrupt reaches only the
  * parent. The parent then kills the child and its descendants, waits until all have ended, and removes what was
  * half-made.
@@ -24,10 +27,15 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
+#include "daemon/recipe_server.h"
 #include "image/layers.h"
 #include "image/recipe.h"
 
-enum { CHILDREN_BYTES = 64 * 1024 }; /* of pids; children beyond it are killed once others have ended */
+enum {
+    CHILDREN_BYTES = 64 * 1024, /* of pids; children beyond it are killed once others have ended */
+    END_LOOK_MS = 20,
+    END_TRIES = 1000, /* 20 seconds to end by themselves */
+};
 
 /* Progress: on a terminal one line that is rewritten; in a log a line per phase and per ten percent. */
 struct meter {
@@ -51,12 +59,13 @@ static void show_progress(void *context, unsigned percent, const char *phase)
     fflush(stderr);
 }
 
-static bool build(const char *name, int data_fd, bool again, struct err *err)
+static bool build(const char *name, int data_fd, bool again, struct recipe_server *server, struct err *err)
 {
+    const struct recipe_place place = { recipe_server_run, server };
     struct meter meter = { .name = name, .is_terminal = isatty(STDERR_FILENO) };
     struct bootstrap_want want = { .again = again, .progress = show_progress, .progress_context = &meter };
     struct template made;
-    bool ok = recipe_build(data_fd, name, &want, &made, err);
+    bool ok = recipe_build(data_fd, name, &want, &place, &made, err);
 
     if (meter.is_terminal)
         fputs("\r\033[K", stderr);
@@ -66,14 +75,14 @@ static bool build(const char *name, int data_fd, bool again, struct err *err)
     return true;
 }
 
-static no_return void build_and_exit(const char *name, int data_fd, bool again)
+static no_return void build_and_exit(const char *name, int data_fd, bool again, struct recipe_server *server)
 {
     struct err err;
 
     /* Without this a terminal with `stty tostop` stops the child, which is not in its foreground process group. */
     (void)signal(SIGTTOU, SIG_IGN);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    exit(build(name, data_fd, again, &err) ? 0 : cli_fail(&err));
+    exit(build(name, data_fd, again, server, &err) ? 0 : cli_fail(&err));
 }
 
 /* Kills our children. We are the subreaper, so they include processes whose own parents have ended. */
@@ -92,9 +101,20 @@ static void kill_children(void)
             (void)kill((pid_t)pid, SIGKILL);
 }
 
-/* Kills the builder and all its descendants, whatever groups they are in, and waits until they have ended. */
+/*
+ * Ends the builder and all its descendants, whatever groups they are in, and waits until they have ended. A server that
+ * runs a recipe gets the time to end its sandbox.
+ */
 static void end_builder(pid_t pid)
 {
+    (void)kill(-pid, SIGTERM);
+    for (int tries = 0; tries < END_TRIES; tries++) {
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+        if (errno == ECHILD)
+            return;
+        (void)usleep(END_LOOK_MS * 1000);
+    }
     (void)kill(-pid, SIGKILL);
     do {
         kill_children();
@@ -129,7 +149,7 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-static int build_watched(const char *name, const struct config *config, bool again)
+static int build_watched(const char *name, const struct config *config, bool again, struct recipe_server *server)
 {
     struct err err;
     sigset_t watched, before;
@@ -156,7 +176,7 @@ static int build_watched(const char *name, const struct config *config, bool aga
     if (pid == 0) {
         (void)setpgid(0, 0);
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
-        build_and_exit(name, data_fd, again);
+        build_and_exit(name, data_fd, again, server);
     }
     if (pid < 0) {
         (void)err_sys(&err, "fork");
@@ -201,5 +221,6 @@ int template_build_main(int argc, char **argv)
         (void)err_set(&err, ERR_INVALID, "no template named; there are recipes for: %s", recipe_names());
         return cli_fail(&err);
     }
-    return build_watched(name, &config, again);
+    struct recipe_server server = { .data = config.data, .options = rest, .option_count = rest_count };
+    return build_watched(name, &config, again, &server);
 }

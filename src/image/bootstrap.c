@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -422,7 +421,7 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
     argv[count] = NULL;
 
     builder->argv = argv;
-    const struct build_child child = { exec_mmdebstrap, take_line, builder, SIGKILL, -1, tree_fd };
+    const struct build_child child = { exec_mmdebstrap, take_line, builder, tree_fd };
     if (!build_run(&child, &fine, err))
         return false;
     return fine || err_set(err, ERR_UNAVAILABLE, "mmdebstrap failed: %s",

@@ -1,5 +1,5 @@
 /*
- * Theory of operation of a build that is kept apart, because it runs programs that come from elsewhere. Three processes:
+ * Theory of operation: the child is kept apart because it runs programs that come from elsewhere. Three processes:
  *
  *   outer    root of the host, in a mount namespace of its own. Makes all of the host's files read-only, puts an empty
  *            tmpfs over /tmp and the tree into it, mounted through the ids of a new user namespace. Then it enters
@@ -151,7 +151,7 @@ static no_return void run_apart(const struct build_child *child)
     if (close_range(3, ~0u, 0) < 0 || chdir("/") < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 ||
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         build_give_up("become another user");
-    (void)prctl(PR_SET_PDEATHSIG, child->death_signal); /* the kernel forgets it when ids change */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* the kernel forgets it when ids change */
     pid_t pid = fork();
     if (pid == 0)
         run_init(child);
@@ -167,14 +167,10 @@ static no_return void start(const struct build_child *child, int output_fd)
     int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     /* If we are killed, the child must not go on mounting and writing below tmp/. */
-    (void)prctl(PR_SET_PDEATHSIG, child->death_signal);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(output_fd, 1) < 0 || dup2(output_fd, 2) < 0)
         _exit(126);
-    if (child->tree_fd >= 0)
-        run_apart(child);
-    leave_mounts();
-    child->run(child->context);
-    _exit(126);
+    run_apart(child);
 }
 
 static void read_lines(const struct build_child *child, int fd)
@@ -188,8 +184,6 @@ static void read_lines(const struct build_child *child, int fd)
             continue;
         if (n < 0)
             return; /* the exit status is checked later */
-        if (child->log_fd >= 0)
-            (void)!write(child->log_fd, piece, (size_t)n); /* a build does not fail for lack of its log */
         for (ssize_t i = 0; i < n; i++) {
             if (piece[i] == '\n' || piece[i] == '\r') {
                 child->line(child->context, str_of(line, len));
@@ -220,18 +214,6 @@ bool build_run(const struct build_child *child, bool *out_fine, struct err *err)
         if (errno != EINTR)
             return err_sys(err, "wait for the build");
     *out_fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    return true;
-}
-
-bool build_path(int dir_fd, char *room, size_t size, struct err *err)
-{
-    char link[64];
-
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
-    ssize_t len = readlink(link, room, size - 1);
-    if (len < 0)
-        return err_sys(err, "find the path of the data directory");
-    room[len] = '\0';
     return true;
 }
 

@@ -1,5 +1,5 @@
 /*
- * build.h - what bootstrap.c and recipe.c share: a child process that builds below tmp/, and the hash of a recipe.
+ * build.h - a child process that fills a tree below tmp/, and what bootstrap.c and recipe.c share.
  *
  * Where      As root and outside every role.
  * Threads    Blocks until the child has ended.
@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define BUILD_TREE "/tmp/tree" /* where a child that is kept apart sees its tree */
+#define BUILD_TREE "/tmp/tree" /* where the child sees its tree */
 
 enum {
     BUILD_LINE_BYTES = 1024,            /* of a child's output; longer lines are cut */
@@ -26,23 +26,19 @@ struct build_child {
     void (*run)(void *context); /* in the child: calls exec, and build_give_up() when that fails */
     void (*line)(void *context, struct str line);
     void *context;
-    int death_signal; /* for the child when we die */
-    int log_fd;       /* gets a copy of the output; -1: none */
-    int tree_fd;      /* a directory: the child is kept apart from the host and fills it as BUILD_TREE; -1: it is not */
+    int tree_fd; /* a directory that the child fills as BUILD_TREE */
 };
 
 /*
- * Forks. The child runs in a mount namespace of its own, so that its mounts end with it; it has no input, and its output
- * is read by the line. With a tree_fd it is root of a user namespace alone: it may read what every user of the host may,
- * use the host's network, and write to /tmp, which is empty, and to its tree, where files get the ids that it sees. It
- * ends with all that it has started. False only if it could not be started; *out_fine tells whether it exited with 0.
+ * Forks. The child is kept apart from the host: root of a user namespace alone, it may read what every user of the host
+ * may, use the host's network, and write to /tmp, which is empty, and to its tree, where files get the ids that it sees. It
+ * has no input, and its output is read by the line. It ends with all that it has started and mounted. False only if it
+ * could not be started; *out_fine tells whether it exited with 0.
  */
 bool build_run(const struct build_child *child, bool *out_fine, struct err *err) must_use;
 /* In the child: prints "E: doing: strerror(errno)" and exits. */
 void build_give_up(const char *doing) no_return;
 
-/* The path of a directory, for programs and mounts that take no descriptor. */
-bool build_path(int dir_fd, char *room, size_t size, struct err *err) must_use;
 /* Writes packages/<name>: what a new layer has, one `package version` a line. */
 bool build_note_packages(int data_fd, const char *name, const char *layer, struct str list, struct err *err) must_use;
 /* Adds a text to the hash of a recipe. */

@@ -1,40 +1,27 @@
 /*
- * Theory of operation: the recipe (its script, its settings, the layers below) is hashed. If there is a template with
- * that hash and its layers exist, nothing is built. Otherwise a child enters a mount namespace of its own, mounts base
- * with an empty upper directory on top, changes its root there and runs the script. The mounts end with the child. The
- * upper directory then holds exactly what the script has changed, and layer_seal() makes it a layer.
- *
- * The script needs the network, so it sees the host's resolv.conf and certificates while it runs. Both are mounted over
- * base's files and leave no trace in the layer.
+ * Theory of operation: the recipe (its script, its settings, the layers below) is hashed. If there is a template with that
+ * hash and its layers exist, nothing is built. Otherwise the script runs in a sandbox on base's layers (struct
+ * recipe_place), which leaves what it has written in tmp/. layer_seal() makes that a layer, and template_save() the
+ * template. What the script lists at its end is noted in packages/.
  */
 #include "image/recipe.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
 #include "base/random.h"
-#include "base/remove.h"
 #include "image/build.h"
 
-#define UPPER_NAME "recipe-upper" /* in tmp/ */
-#define WORK_NAME "recipe-work"
-#define ROOT_NAME "recipe-root"
-#define LOG_NAME "recipe-log" /* the script's whole output; the next build removes it */
+#define LOG_NAME "recipe-log"    /* in tmp/: the script's whole output; the next build removes it */
+#define PACKAGE_MARK "package: " /* before each line of the list that a script ends with */
 
-enum {
-    OPTIONS_BYTES = 4000, /* of one mount: the kernel accepts a page */
-    SCRIPT_PERCENT = 92,  /* of the whole; the rest is writing to disk */
-};
+enum { SCRIPT_PERCENT = 92 }; /* of the whole; the rest is writing to disk */
 
 struct recipe {
     const char *name, *short_name;
@@ -84,9 +71,9 @@ static const struct recipe *find_recipe(const char *name)
 
 struct script_run {
     const struct bootstrap_want *want;
-    const struct recipe *recipe;
-    const struct place *place;
     struct recipe_meter meter;
+    struct buf *packages;
+    int log_fd;
     char last_line[BUILD_LINE_BYTES]; /* the newest line that looks like an error, or else the newest one */
     bool has_complaint;
 };
@@ -155,8 +142,12 @@ static bool is_status(struct str line)
 static void take_line(void *context, struct str line)
 {
     struct script_run *run = context;
+    struct str package = line;
 
-    if (recipe_meter_line(&run->meter, line)) {
+    (void)dprintf(run->log_fd, "%.*s\n", STR_ARG(line)); /* a build does not fail for lack of its log */
+    if (str_skip(&package, STR(PACKAGE_MARK)))
+        buf_format(run->packages, "%.*s\n", STR_ARG(package));
+    else if (recipe_meter_line(&run->meter, line)) {
         tell(run->want, run->meter.percent * SCRIPT_PERCENT / 100, run->meter.phase);
     } else if (line.len && !is_status(line) && (is_complaint(line) || !run->has_complaint)) {
         run->has_complaint |= is_complaint(line);
@@ -164,85 +155,19 @@ static void take_line(void *context, struct str line)
     }
 }
 
-/* ---- the script in its chroot ---- */
+/* ---- the script ---- */
 
-struct place {
-    char options[OPTIONS_BYTES]; /* of the overlay */
-    char root[LIMIT_PATH_BYTES];
-};
-
-/* Overlayfs lists the topmost layer first, a template the lowest one first. */
-static bool make_place(int data_fd, const struct template *base, struct place *out, struct err *err)
-{
-    char data[LIMIT_PATH_BYTES];
-    struct buf options = buf_make(NULL, sizeof out->options - 1);
-    static const char *const names[] = { "tmp/" UPPER_NAME, "tmp/" WORK_NAME, "tmp/" ROOT_NAME };
-
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (mkdirat(data_fd, names[i], 0755) < 0 || fchmodat(data_fd, names[i], 0755, 0) < 0) /* whatever the umask */
-            return err_sys(err, "make %s", names[i]);
-    if (!build_path(data_fd, data, sizeof data, err))
-        return false;
-    buf_add(&options, STR("lowerdir="));
-    for (uint32_t i = base->layer_count; i-- > 0;)
-        buf_format(&options, "%s/layers/%s%s", data, base->layers[i], i ? ":" : "");
-    buf_format(&options, ",upperdir=%s/tmp/" UPPER_NAME ",workdir=%s/tmp/" WORK_NAME, data, data);
-    bool fits = !options.overflowed && strlen(data) + sizeof ROOT_NAME + 8 < sizeof out->root;
-    (void)snprintf(out->options, sizeof out->options, "%.*s", STR_ARG(buf_str(&options)));
-    (void)snprintf(out->root, sizeof out->root, "%.4000s/tmp/" ROOT_NAME, data);
-    buf_done(&options);
-    return fits || err_set(err, ERR_LIMIT, "the path of the data directory is too long");
-}
-
-/* Host files that the script sees in place of base's own. A file that is missing on either side is left out. */
-static const char *const borrowed[] = { "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt" };
-
-/*
- * run_script() - between fork and the recipe's shell.
- *   user      root, in the host's user namespace     mounts   a private copy of the host's (build_run())
- *   root      the host's, then the new template's    network  the host's
- *   must      change the root before anything of the template runs
- */
-static void run_script(void *context)
-{
-    const struct script_run *run = context;
-    const struct recipe *recipe = run->recipe;
-    const struct place *place = run->place;
-    const char *environment[8] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
-                                   "PIP_CERT=/etc/ssl/certs/ca-certificates.crt",
-                                   "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt", recipe->setting };
-    static const char *const kept[] = { "http_proxy", "https_proxy" };
-    char pairs[COUNT_OF(kept)][512];
-    size_t count = 5;
-    char path[LIMIT_PATH_BYTES];
-
-    for (size_t i = 0; i < COUNT_OF(kept); i++) {
-        const char *value = getenv(kept[i]);
-        if (value && (size_t)snprintf(pairs[i], sizeof pairs[i], "%s=%s", kept[i], value) < sizeof pairs[i])
-            environment[count++] = pairs[i];
-    }
-    if (mount("overlay", place->root, "overlay", 0, place->options) < 0)
-        build_give_up("mount an overlay");
-    for (size_t i = 0; i < COUNT_OF(borrowed); i++) {
-        if (snprintf(path, sizeof path, "%.3900s%s", place->root, borrowed[i]) > 0 && access(path, F_OK) == 0)
-            (void)mount(borrowed[i], path, NULL, MS_BIND, NULL);
-    }
-    if (chdir(place->root) < 0 || mount("proc", "proc", "proc", 0, NULL) < 0 ||
-        mount("/dev", "dev", NULL, MS_BIND | MS_REC, NULL) < 0 || chroot(".") < 0)
-        build_give_up("enter the new template");
-    (void)execle("/bin/sh", "sh", "-eu", "-c", recipe->script, (char *)NULL, environment);
-    build_give_up("start a shell");
-}
-
-static bool run_recipe(const struct recipe *recipe, const struct place *place, int tmp_fd,
-                       const struct bootstrap_want *want, struct err *err)
+static bool run_recipe(const struct recipe *recipe, const struct template *base, int data_fd, int tmp_fd,
+                       const struct bootstrap_want *want, const struct recipe_place *place, struct buf *packages,
+                       struct err *err)
 {
     auto_close int log_fd = openat(tmp_fd, LOG_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    struct script_run run = { .want = want, .recipe = recipe, .place = place };
-    const struct build_child child = { run_script, take_line, &run, SIGKILL, log_fd, -1 };
+    struct script_run run = { .want = want, .packages = packages, .log_fd = log_fd };
+    const struct recipe_job job = { recipe->script, recipe->setting, base, take_line, &run };
     bool fine;
 
-    if (!build_run(&child, &fine, err))
+    tell(want, 0, "starting a sandbox");
+    if (!place->run(place->context, data_fd, tmp_fd, &job, &fine, err))
         return false;
     return fine || err_set(err, ERR_UNAVAILABLE, "the recipe failed (its output is in tmp/" LOG_NAME "): %.90s",
                            run.last_line[0] ? run.last_line : "it did not say why");
@@ -256,7 +181,7 @@ static void recipe_hash(const struct recipe *recipe, const struct template *base
     unsigned char hash[32];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    build_hash_add(&state, "cloister recipe 1"); /* change the number when the code of this file changes the result */
+    build_hash_add(&state, "cloister recipe 2"); /* change the number when the code of this file changes the result */
     build_hash_add(&state, recipe->script);
     build_hash_add(&state, recipe->setting);
     for (uint32_t i = 0; i < base->layer_count; i++)
@@ -284,22 +209,24 @@ enum recipe_state recipe_state(int data_fd, const char *makes)
 }
 
 static bool build_layer(int data_fd, int tmp_fd, const struct recipe *recipe, const struct template *base,
-                        const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
+                        const struct bootstrap_want *want, const struct recipe_place *place,
+                        char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
-    struct place place;
+    auto_buf struct buf packages = buf_make(NULL, BUILD_PACKAGES_BYTES);
 
     for (uint32_t i = 0; i < base->layer_count; i++)
         if (!layer_exists(data_fd, base->layers[i])) /* another build has replaced base before we had the lock */
             return err_set(err, ERR_CONFLICT, "the base template has changed meanwhile: build again");
-    if (!make_place(data_fd, base, &place, err) || !run_recipe(recipe, &place, tmp_fd, want, err))
+    if (!run_recipe(recipe, base, data_fd, tmp_fd, want, place, &packages, err))
         return false;
     tell(want, 93, "writing to disk");
-    return remove_tree(tmp_fd, WORK_NAME, err) && remove_tree(tmp_fd, ROOT_NAME, err) &&
-           layer_seal(data_fd, UPPER_NAME, out_layer, err);
+    return layer_seal(data_fd, RECIPE_UPPER, out_layer, err) &&
+           build_note_packages(data_fd, recipe->name, out_layer, buf_str(&packages), err);
 }
 
 static bool build_on_base(int data_fd, const struct recipe *recipe, const struct template *base,
-                          const struct bootstrap_want *want, struct template *out, struct err *err)
+                          const struct bootstrap_want *want, const struct recipe_place *place, struct template *out,
+                          struct err *err)
 {
     struct template made = *base, before;
 
@@ -316,7 +243,7 @@ static bool build_on_base(int data_fd, const struct recipe *recipe, const struct
         return err_set(err, ERR_LIMIT, "the base template has %d layers already", LIMIT_LAYERS);
     auto_close int lock_fd = -1; /* until the template is saved: a layer without one would be swept */
     if (!layers_prepare(data_fd, &lock_fd, err) ||
-        !build_layer(data_fd, lock_fd, recipe, base, want, made.layers[made.layer_count], err))
+        !build_layer(data_fd, lock_fd, recipe, base, want, place, made.layers[made.layer_count], err))
         return err_wrap(err, "make %s", recipe->name);
     made.layer_count++;
     if (known)
@@ -341,8 +268,8 @@ static void tell_if_made(void *context, unsigned percent, const char *phase)
         tell(context, percent, phase);
 }
 
-bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
-                  struct err *err)
+bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, const struct recipe_place *place,
+                  struct template *out, struct err *err)
 {
     const struct recipe *recipe = find_recipe(name);
     struct bootstrap_want for_base = *want;
@@ -355,5 +282,6 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
     for_base.progress = tell_if_made;
     for_base.progress_context = (void *)want; /* tell() only reads it */
     for_base.again = false;                   /* --again applies to the named template only */
-    return bootstrap_base(data_fd, &for_base, &base, err) && build_on_base(data_fd, recipe, &base, want, out, err);
+    return bootstrap_base(data_fd, &for_base, &base, err) &&
+           build_on_base(data_fd, recipe, &base, want, place, out, err);
 }

@@ -3,13 +3,14 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 
 import pytest
-from server import ROOT, Server, build_dir, free_port, wait_for
+from server import ROOT, SHARED_DATA, Server, build_dir, free_port, wait_for
 
 NOBODY = 65534
 
@@ -103,6 +104,51 @@ def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, fak
     for name in ("tmp", "layers", "templates"):
         assert os.listdir(data / name) == []
     assert wait_for(lambda: not runs(fake_bin))
+
+
+def share_base(data):
+    """Base alone: the other layers have many files."""
+    for path in (SHARED_DATA / "templates").iterdir():
+        text = path.read_text()
+        if "name base\n" in text:
+            for name in ("templates", "layers"):
+                (data / name).mkdir(mode=0o700)
+            shutil.copy(path, data / "templates" / path.name)
+            for layer in re.findall(r"^layer (\w+)$", text, re.M):
+                subprocess.run(["cp", "-al", SHARED_DATA / "layers" / layer, data / "layers" / layer], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_recipe_leaves_no_server_and_no_sandbox(server, number):  # a server has base: it made it if need be
+    # Not in pytest's own directories, which only root can enter: roles of the server cannot.
+    with tempfile.TemporaryDirectory(dir="/var/lib", prefix="cloister-test-recipe.") as name:
+        data = pathlib.Path(name)
+        data.chmod(0o755)
+        share_base(data)
+        before = {part: sorted(os.listdir(data / part)) for part in ("layers", "templates")}
+        command = [str(build_dir() / "cloister"), "template", "build", "code-interpreter", "--data", name]
+        log = data / "tmp" / "recipe-log"
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+        ) as building:
+            began = wait_for(lambda: log.exists() and "fetching package lists" in log.read_text(), 60)
+            inode = (data / "tmp" / "recipe-server").stat().st_ino if began else 0
+            groups = list(pathlib.Path("/sys/fs/cgroup").rglob(f"cloister.*.{inode:x}"))
+            building.send_signal(number)
+            out, err = building.communicate(timeout=100)
+        assert began and groups, err
+        assert before == {part: sorted(os.listdir(data / part)) for part in before} and out == ""
+        assert wait_for(lambda: not runs(name))
+        assert not any(path.exists() for path in groups)  # nor a process in them: such groups cannot be removed
+        if number == signal.SIGKILL:
+            return  # the next build removes what is in tmp/
+        assert building.returncode == 128 + number, err
+        assert "Nothing of it is left" in err and f"template build code-interpreter --data {name}" in err, err
+        assert os.listdir(data / "tmp") == []
 
 
 def test_a_build_in_the_background_is_not_interrupted(tmp_path, fake_bin):

@@ -1,11 +1,25 @@
-# What makes `code-interpreter-v1` out of `base`. Runs as root in a chroot of the new template, with sh -eu.
+# shellcheck shell=bash
+# What makes `code-interpreter-v1` out of `base`. Runs in a sandbox on base, as its root, with bash -eu. SSL_CERT_FILE is a bundle
+# of certificates outside the template's files, which may know a proxy that everything here goes through.
 # Lines that begin with "==" say what comes next, and from where to where in percent it leads; apt's own status lines say how
-# far it is in between.
+# far it is in between. Lines that begin with "package:" are what is in the template.
 
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
-# The status goes to the same pipe by a description of its own: apt makes that one non-blocking, and a package's script whose
-# echo does not wait for room fails.
-apt() { apt-get -q -y -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 -o APT::Status-Fd=3 "$@" 3> /proc/self/fd/1; }
+set -o pipefail
+# Of apt's status lines, one for every fourth percent: all of what is printed here goes to a log.
+thin() {
+    local line last=
+    while IFS= read -r line; do
+        [[ $line =~ :([0-9]+)\.[0-9]+: ]] || continue
+        [ "$((BASH_REMATCH[1] / 4))" = "$last" ] || echo "$line"
+        last=$((BASH_REMATCH[1] / 4))
+    done
+}
+# The status has a pipe of its own: apt makes it non-blocking, and a package's script whose echo does not wait for room fails.
+apt() {
+    apt-get -q -y -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 -o Acquire::https::CaInfo="$SSL_CERT_FILE" \
+        -o APT::Status-Fd=3 "$@" 3>&1 >&4 | thin
+} 4>&1
 trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 
 # There is no init in here to start services with.
@@ -137,8 +151,8 @@ END
 echo "== 84 94 installing the Java interpreter"
 mkdir -p /usr/local/lib/jupyter
 apt install --no-install-recommends maven
-# Java trusts a list of its own; the machine's may know a proxy that everything here goes through.
-openssl pkcs12 -export -nokeys -jdktrust anyExtendedKeyUsage -in /etc/ssl/certs/ca-certificates.crt \
+# Java trusts a list of its own.
+openssl pkcs12 -export -nokeys -jdktrust anyExtendedKeyUsage -in "$SSL_CERT_FILE" \
     -out /tmp/trust.p12 -passout pass:public
 MAVEN_OPTS="-Djavax.net.ssl.trustStore=/tmp/trust.p12 -Djavax.net.ssl.trustStoreType=PKCS12 \
     -Djavax.net.ssl.trustStorePassword=public" mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
@@ -161,6 +175,10 @@ python3 -m compileall -q /usr/local/lib/python3* > /dev/null || true
 
 # As in base, everybody may install into /usr/local.
 chmod 1777 /usr/local/lib/R/site-library /usr/local/lib/node_modules
+
+dpkg-query -W -f 'package: ${binary:Package} ${Version}\n'
+pip list --format=freeze --disable-pip-version-check | sed 's/^/package: pip /'
+npm ls --global --parseable --long --depth=0 | sed -n 's/^[^:]*:\([^:]*@[^:]*\).*/package: npm \1/p'
 
 echo "== 97 100 cleaning up"
 apt clean

@@ -115,6 +115,12 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
 bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
     must_use;
 
+/*
+ * Takes the mark off a layer that a sandbox has written, on behalf of the operator: from now on it is one of his own, and
+ * zygotes run on it.
+ */
+bool native_own_layer(int layer_fd, struct err *err) must_use;
+
 /* Deletes what image/ has put into trash/, in the background. */
 void native_empty_trash(struct driver *driver);
 

@@ -436,6 +436,11 @@ bool snapshot_made_layer(int layers_fd, const char *layer)
     return mark_of(layers_fd, layer) != 0;
 }
 
+bool native_own_layer(int layer_fd, struct err *err)
+{
+    return fremovexattr(layer_fd, SNAPSHOT_MARK) == 0 || errno == ENODATA || err_sys(err, "take the mark off a layer");
+}
+
 bool snapshot_outlived_layer(int layers_fd, const char *layer)
 {
     char mark = mark_of(layers_fd, layer);

@@ -1,10 +1,13 @@
 #include "image/recipe.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/fd.h"
 #include "base/mem.h"
 #include "temp_data.h"
 
@@ -60,7 +63,7 @@ static void a_template_without_a_recipe_is_told_which_there_are(void **state)
     struct template made;
     struct err err;
 
-    assert_false(recipe_build(-1, "no-such-template", &want, &made, &err));
+    assert_false(recipe_build(-1, "no-such-template", &want, NULL, &made, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, "code-interpreter"));
 }
@@ -100,6 +103,74 @@ static void a_template_is_outdated_when_its_recipe_or_that_of_base_is_another(vo
     assert_int_equal(recipe_state(data_fd, "code-interpreter-v1"), RECIPE_OUTDATED);
 }
 
+/* ---- a script, in a place that only seems to run it ---- */
+
+struct fake {
+    unsigned runs;
+    bool fails;
+};
+
+static bool fake_run(void *context, int fd, int tmp_fd, const struct recipe_job *job, bool *out_fine, struct err *err)
+{
+    static const char *const lines[] = {
+        "== 0 50 fetching",  "dlstatus:1:50.0:Retrieving", "some words", "E: no such mirror", "more words",
+        "package: bash 5.2", "package: pip numpy==2.2"
+    };
+    struct fake *fake = context;
+
+    assert_int_equal(fd, data_fd);
+    assert_string_equal(job->base->name, "base");
+    assert_non_null(strstr(job->script, "apt"));
+    fake->runs++;
+    for (size_t i = 0; i < COUNT_OF(lines); i++)
+        job->line(job->context, str_from(lines[i]));
+    *out_fine = !fake->fails;
+    return fake->fails ||
+           (mkdirat(tmp_fd, RECIPE_UPPER, 0755) == 0 && mkdirat(tmp_fd, RECIPE_UPPER "/opt", 0755) == 0) ||
+           err_sys(err, "make it");
+}
+
+static void a_script_makes_a_layer_on_base_and_a_list_of_packages(void **state)
+{
+    (void)state;
+    struct bootstrap_want want = { 0 };
+    struct fake fake = { 0 };
+    const struct recipe_place place = { fake_run, &fake };
+    char ours[LAYER_HEX_BYTES], id[TEMPLATE_ID_CHARS + 1];
+    struct template made;
+    struct err err;
+
+    if (geteuid() != 0)
+        skip(); /* making base needs root, also if it is there */
+    bootstrap_recipe(ours);
+    put_template("aaaaaaaaaaaaaaaaaaaa", "base", ours);
+    if (!recipe_build(data_fd, "code-interpreter", &want, &place, &made, &err))
+        fail_msg("%s", err_text(&err));
+    assert_string_equal(made.name, "code-interpreter-v1");
+    assert_int_equal(made.layer_count, 2);
+    assert_true(layer_exists(data_fd, made.layers[1]));
+    assert_int_equal(recipe_state(data_fd, "code-interpreter-v1"), RECIPE_CURRENT);
+    auto_free char *list = NULL;
+    assert_true(fd_read_file(data_fd, "packages/code-interpreter-v1", 1000, &list, NULL, &err));
+    assert_non_null(strstr(list, made.layers[1]));
+    assert_non_null(strstr(list, "\nbash 5.2\npip numpy==2.2\n"));
+
+    memcpy(id, made.id, sizeof id);
+    assert_true(recipe_build(data_fd, "code-interpreter", &want, &place, &made, &err));
+    assert_int_equal(fake.runs, 1); /* it is there */
+    want.again = true;
+    assert_true(recipe_build(data_fd, "code-interpreter", &want, &place, &made, &err));
+    assert_int_equal(fake.runs, 2);
+    assert_string_equal(made.id, id);
+
+    fake.fails = true;
+    assert_false(recipe_build(data_fd, "code-interpreter", &want, &place, &made, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "no such mirror"));
+    assert_int_equal(recipe_state(data_fd, "code-interpreter-v1"), RECIPE_CURRENT);
+    assert_true(remove_tree(data_fd, "packages", &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -107,6 +178,7 @@ int main(void)
         CASE(lines_that_only_look_like_progress_are_not),
         CASE(a_template_without_a_recipe_is_told_which_there_are),
         CASE(a_template_is_outdated_when_its_recipe_or_that_of_base_is_another),
+        CASE(a_script_makes_a_layer_on_base_and_a_list_of_packages),
     };
 
     return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);
