@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PATH = re.compile(r"`((?:src/|tests/|scripts/)?[a-z0-9_]+(?:/[a-z0-9_]+)*/(?:[a-z0-9_]+\.(?:c|h|py|sh|md))?)`")
 FUNCTION = re.compile(r"`([a-z0-9_]+)\(\)`")
 # Directories that exist at run time, not in the repository.
-ELSEWHERE = {"templates/", "layers/", "store/", "blobs/"}
+ELSEWHERE = {"templates/", "layers/", "store/", "blobs/", "packages/"}
 
 
 def main():
