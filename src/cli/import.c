@@ -3,7 +3,7 @@
  *
  * How it works: the archive is uploaded as an SDK uploads files for COPY, by its hash, and only if the server does not have it.
  * Then a build is started that begins with it and has no steps. From there on it is a build like any other; its log is printed
- * until it has ended. The key's team owns the template.
+ * until it has ended, and an interrupt cancels it. The key's team owns the template.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/image_file.h"
+#include "cli/interrupt.h"
 #include "cli/text.h"
 #include "cli/upload.h"
 
@@ -126,6 +127,7 @@ static bool start_build(struct import *import, struct err *err)
     if (cli->image)
         json_out_str(&json, "fromArchiveImage", str_from(cli->image));
     json_out_end(&json);
+    interrupt_watch();
     bool ok = post(import,
                    arena_format(&cli->arena, "/v2/templates/%.*s/builds/%.*s", STR_ARG(import->template_id),
                                 STR_ARG(import->build_id)),
@@ -203,17 +205,34 @@ static bool look(struct import *import, bool *out_over, struct err *err)
     return true;
 }
 
+static bool cancel(struct import *import, struct err *err)
+{
+    struct cli *cli = import->cli;
+    struct client_answer answer = { 0 };
+
+    cli->exit_code = EXIT_BY_SIGNAL + interrupt_signal();
+    if (!client_call(&import->client, "DELETE",
+                     arena_format(&cli->arena, "/templates/%.*s/builds/%.*s", STR_ARG(import->template_id),
+                                  STR_ARG(import->build_id)),
+                     STR(""), &answer, err))
+        return err_wrap(err, "cancel the build");
+    json_decref(answer.json);
+    return err_set(err, ERR_CONFLICT, "interrupted; the build is cancelled");
+}
+
 static bool watch(struct import *import, struct err *err)
 {
     bool is_over = false;
 
     for (unsigned tries = 0; !is_over;) {
         uint64_t before = import->line_count;
+        if (interrupt_signal())
+            return cancel(import, err);
         if (look(import, &is_over, err))
             tries = 0;
         else if (err->kind != ERR_UNAVAILABLE || ++tries == TRIES_MOST)
             return false;
-        if (!is_over && import->line_count == before)
+        if (!is_over && import->line_count == before && !interrupt_signal())
             (void)usleep(LOOK_MS * 1000);
     }
     return true;

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +24,7 @@
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/context.h"
+#include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/upload.h"
@@ -32,10 +32,9 @@
 
 enum {
     POLL_MS = 250,
-    QUEUED_MS = 3000, /* without a line of the log: it waits for its turn */
-    LINES_MOST = 100, /* of one answer: the API's limit */
-    NAME_MOST = 128,  /* the API's limit */
-    EXIT_BY_SIGNAL = 128,
+    QUEUED_MS = 3000,  /* without a line of the log: it waits for its turn */
+    LINES_MOST = 100,  /* of one answer: the API's limit */
+    NAME_MOST = 128,   /* the API's limit */
     SHOWN_BYTES = 200, /* of a line that has failed */
     ATTEMPTS = 40,     /* that may fail in a row while the log is read: the server may be starting anew */
 };
@@ -388,30 +387,11 @@ static bool start_build(struct build *build, struct err *err)
     return true;
 }
 
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int number)
-{
-    interrupted = number;
-}
-
-/* Calls go on; only the pause between two of them ends. An ignored signal (nohup) stays ignored. */
-static void watch_signals(void)
-{
-    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
-    struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
-
-    (void)sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            (void)sigaction(numbers[i], &action, NULL);
-}
-
 static bool cancel_build(struct build *build, struct progress *progress, struct err *err)
 {
     struct client_answer answer = { 0 };
     struct str target;
-    int number = interrupted;
+    int number = interrupt_signal();
 
     progress_end(progress, clock_wall_us(), PROGRESS_STOPPED);
     build->cli->exit_code = EXIT_BY_SIGNAL + number;
@@ -487,7 +467,7 @@ static void wait_a_moment(void)
 {
     struct timespec moment = { .tv_nsec = POLL_MS * 1000000L };
 
-    if (!interrupted)
+    if (!interrupt_signal())
         (void)nanosleep(&moment, NULL);
 }
 
@@ -522,7 +502,7 @@ static bool watch_build(struct build *build, struct progress *progress, struct e
 
     for (;;) {
         json_t *answer = NULL;
-        if (interrupted)
+        if (interrupt_signal())
             return cancel_build(build, progress, err);
         if (!fetch_status(build, offset, &answer, err)) {
             if (err->kind != ERR_UNAVAILABLE || ++failures == ATTEMPTS)
@@ -621,7 +601,7 @@ static bool build_there(struct build *build, struct err *err)
 
     if (!register_build(build, err) || !send_files(build, err))
         return false;
-    watch_signals();
+    interrupt_watch();
     if (!start_build(build, err))
         return false;
     progress_init(&progress, &build->cli->arena, build->cli->note, &build->file, build->start_cmd);

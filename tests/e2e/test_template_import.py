@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import uuid
@@ -207,6 +208,23 @@ def test_an_upload_that_is_cut_leaves_nothing(place, name):
     status = lambda: place.server.api("GET", f"{path.removeprefix('/v2')}/status").json  # noqa: E731
     assert wait_for(lambda: status()["status"] == "error")
     assert status()["reason"]["message"] == "the archive is not here: upload it again"
+
+
+def test_an_interrupt_cancels_the_build(place, name):
+    slow = images.entry("usr/bin/apt-get", "#!/bin/sh\nsleep 100\n", mode=0o755)  # which provisioning runs
+    place.layout.make(name, images.tar_of(place.home / "tree"), images.tar_with([slow]))
+    command = [str(build_dir() / "cloister"), "template", "import", place.layout.path, "--name", name, "--image", name]
+    with subprocess.Popen(command, env=place.server.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "Provisioning" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+        assert process.wait(30) == 130 and "interrupted; the build is cancelled" in rest, rest
+    template = place.server.api("GET", f"/templates/{name}").json
+    path = f"/templates/{template['templateID']}/builds/{template['builds'][0]['buildID']}/status"
+    assert wait_for(lambda: place.server.api("GET", path).json["status"] == "error")
+    assert wait_for(lambda: not place.server.running())
 
 
 def test_another_team_does_not_get_at_an_upload(place, name):
