@@ -112,6 +112,11 @@ void sandboxes_stop_work(struct sandboxes *all)
     timer_clear(&all->sampler);
 }
 
+bool sandboxes_is_stopping(const struct sandboxes *all)
+{
+    return atomic_load(&all->is_stopping);
+}
+
 void sampler_done(struct sandboxes *all)
 {
     timer_clear(&all->sampler);

@@ -382,6 +382,7 @@ size_t sandboxes_count(struct sandboxes *all, struct str team_id);
  * freed.
  */
 void sandboxes_stop_work(struct sandboxes *all);
+bool sandboxes_is_stopping(const struct sandboxes *all); /* from then on. On any thread */
 
 /* ---- for the proxy ---- */
 

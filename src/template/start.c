@@ -115,6 +115,11 @@ bool start_and_wait(struct sandboxes *sandboxes, const struct starting *want, st
     return ok;
 }
 
+static bool server_goes_on(void *context, struct err *err)
+{
+    return !sandboxes_is_stopping(context) || err_set(err, ERR_UNAVAILABLE, "the server is being stopped");
+}
+
 bool template_start(struct sandboxes *sandboxes, const struct start_want *want, struct err *err)
 {
     struct chain chain = { .user = want->context.user, .workdir = want->context.workdir };
@@ -129,7 +134,9 @@ bool template_start(struct sandboxes *sandboxes, const struct start_want *want, 
                                                  .ready_cmd = ready_or_default(want->start_cmd, want->ready_cmd),
                                                  .chain = &chain,
                                                  .until_ms = want->until_ms,
-                                                 .most_ms = most_ms },
+                                                 .most_ms = most_ms,
+                                                 .goes_on = server_goes_on,
+                                                 .context = sandboxes },
                              err);
     arena_done(&arena);
     return ok;

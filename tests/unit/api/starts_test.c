@@ -235,6 +235,20 @@ static void creates_that_wait_for_a_start_command_leave_the_others_their_turn(vo
         usleep(1000);
 }
 
+static void a_create_that_waits_for_a_start_command_does_not_keep_a_server_from_stopping(void **state)
+{
+    struct guestd_rule rules[] = { { .has = "is-ready", .hangs = true }, { 0 } };
+    struct served *s = *state;
+
+    guestd.rules = rules;
+    make_template(s, "slow");
+    int fd = ask_for(s, "{\"templateID\":\"slow\"}");
+    while (guestd_fake_count(&guestd, "is-ready") < 1)
+        usleep(1000);
+    served_stop(s); /* which waits for its workers */
+    close(fd);
+}
+
 #define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, served_tear_down)
 
 int main(void)
@@ -244,6 +258,8 @@ int main(void)
         API_CASE(a_client_that_leaves_before_its_turn_gets_no_sandbox),
         API_CASE(a_queue_that_is_too_long_is_told_to_come_back),
         cmocka_unit_test_setup_teardown(creates_that_wait_for_a_start_command_leave_the_others_their_turn,
+                                        set_up_guestd, tear_down_guestd),
+        cmocka_unit_test_setup_teardown(a_create_that_waits_for_a_start_command_does_not_keep_a_server_from_stopping,
                                         set_up_guestd, tear_down_guestd),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
