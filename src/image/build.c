@@ -2,8 +2,9 @@
  * Theory of operation: the child is kept apart because it runs programs that come from elsewhere. Three processes:
  *
  *   outer    root of the host, in a mount namespace of its own. Makes all of the host's files read-only, puts an empty
- *            tmpfs over /tmp and the tree into it, mounted through the ids of a new user namespace. Then it enters
- *            that namespace for good and waits for its child.
+ *            tmpfs over /tmp and the tree into it, mounted through the ids of a new user namespace, and a few harmless
+ *            devices into a /dev of its own. Then it enters that namespace for good, leaves root's session, and waits
+ *            for its child.
  *   init     process 1 of a PID namespace that belongs to the user namespace, like its mounts: when it ends, the kernel
  *            ends all others. Mounts /proc, starts the program and waits for it.
  *   program  root of the user namespace alone. To the host it is a user that owns nothing and is in no group.
@@ -28,6 +29,8 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/origins.h"
+#include "base/str.h"
 
 /* 0x7fff0000 and the 65,535 after it: above those of sandboxes and zygotes (isolation/native), below the signed border. */
 #define ID_MAP "0 2147418112 65536"
@@ -91,6 +94,27 @@ static void leave_mounts(void)
         build_give_up("make a mount namespace");
 }
 
+/* Read-only files do not keep anybody from opening devices: terminals, above all. */
+static void make_devices(void)
+{
+    static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
+    struct mount_attr frozen = { .attr_set = MOUNT_ATTR_RDONLY };
+    int fds[COUNT_OF(devices)];
+
+    for (size_t i = 0; i < COUNT_OF(devices); i++)
+        fds[i] = open_tree(AT_FDCWD, devices[i], OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (mount("tmpfs", "/dev", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755") < 0)
+        build_give_up("mount /dev");
+    for (size_t i = 0; i < COUNT_OF(devices); i++) {
+        auto_close int file_fd = open(devices[i], O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (file_fd < 0 || move_mount(fds[i], "", AT_FDCWD, devices[i], MOVE_MOUNT_F_EMPTY_PATH) < 0)
+            build_give_up(devices[i]);
+        fd_close(&fds[i]);
+    }
+    if (mount_setattr(AT_FDCWD, "/dev", 0, &frozen, sizeof frozen) < 0)
+        build_give_up("make /dev read-only");
+}
+
 static void show_tree(int tree_fd)
 {
     struct mount_attr frozen = { .attr_set = MOUNT_ATTR_RDONLY }, thawed = { .attr_clr = MOUNT_ATTR_RDONLY };
@@ -102,6 +126,7 @@ static void show_tree(int tree_fd)
     if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0 || mkdir(BUILD_TREE, 0755) < 0 ||
         move_mount(tree_fd, "", AT_FDCWD, BUILD_TREE, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         build_give_up("show the new tree");
+    make_devices();
 }
 
 /* Ends as the process does. */
@@ -137,11 +162,12 @@ static no_return void run_init(const struct build_child *child)
  * run_apart() - between fork and the program's own init.
  *   user      root of the host, then of a user namespace     mounts   a private copy of the host's
  *   root      the host's, read-only but for /tmp             network  the host's
- *   must      hold no descriptor of the host's directories, no group and no capability of the host at its end
+ *   must      hold no descriptor of the host's directories, no group, capability, terminal or key of the host at its end
  */
 static no_return void run_apart(const struct build_child *child)
 {
     int userns_fd = make_ids(), tree_fd = map_tree(child->tree_fd, userns_fd);
+    struct err err;
 
     leave_mounts();
     show_tree(tree_fd);
@@ -152,6 +178,9 @@ static no_return void run_apart(const struct build_child *child)
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         build_give_up("become another user");
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* the kernel forgets it when ids change */
+    /* Not before: from here on a signal to the group of the command no longer reaches us, and its end has to. */
+    if (!origins_leave(&err))
+        build_give_up("leave the session of the host");
     pid_t pid = fork();
     if (pid == 0)
         run_init(child);

@@ -32,8 +32,9 @@ struct build_child {
 /*
  * Forks. The child is kept apart from the host: root of a user namespace alone, it may read what every user of the host
  * may, use the host's network, and write to /tmp, which is empty, and to its tree, where files get the ids that it sees. It
- * has no input, and its output is read by the line. It ends with all that it has started and mounted. False only if it
- * could not be started; *out_fine tells whether it exited with 0.
+ * has no input, no terminal and none of root's keys; of devices it has null, zero, full and random numbers. Its output is
+ * read by the line. It ends with all that it has started and mounted. False only if it could not be started; *out_fine
+ * tells whether it exited with 0.
  */
 bool build_run(const struct build_child *child, bool *out_fine, struct err *err) must_use;
 /* In the child: prints "E: doing: strerror(errno)" and exits. */

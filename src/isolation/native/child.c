@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/origins.h"
 #include "isolation/native/capabilities.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/network.h"
@@ -116,7 +117,7 @@ static bool become_root(const struct child_setup *setup, struct err *err)
         return err_sys(err, "become root inside");
     if (prctl(PR_SET_DUMPABLE, 0) < 0) /* again, after the change of ids: see clone_as() */
         return err_sys(err, "stay unreadable");
-    if (!shed_origins(err))
+    if (!origins_leave(err))
         return false;
     return setup->is_born_in_cgroup || enter_cgroup(setup, err); /* only now are we there */
 }

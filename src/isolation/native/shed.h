@@ -11,11 +11,6 @@
 #include "base/attr.h"
 #include "base/err.h"
 
-/*
- * What it inherited: keeper's session (or /dev/tty would open the terminal that keeper was started from), its keyring,
- * its signals, its umask.
- */
-bool shed_origins(struct err *err) must_use;
 /* Keeper's limits, which are for a thousand sandboxes; `files` is how many may be open. */
 bool shed_limits(unsigned files, struct err *err) must_use;
 /* The bounding set but for `keep`, and what is ambient. Takes effect at exec. */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/origins.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/shed.h"
 #include "isolation/native/tree.h"
@@ -129,7 +130,7 @@ static bool run(const struct zygote_setup *setup, int *report_fd, struct err *er
 {
     static const char name[] = "zygote";
 
-    if (!enter_cgroups(setup, err) || !shed_origins(err) || !build_tree(setup, err))
+    if (!enter_cgroups(setup, err) || !origins_leave(err) || !build_tree(setup, err))
         return false;
     if (sethostname(name, strlen(name)) < 0)
         return err_sys(err, "set the host name");

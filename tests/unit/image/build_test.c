@@ -2,10 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -129,6 +133,11 @@ static void what_is_kept_apart_cannot_touch_the_host(void **state)
         "test -e /proc/self/fd/4",
         "grep -q 'NoNewPrivs:.0' /proc/self/status",
         "chroot /proc/1/root cat /etc/shadow",
+        "test $(ls /dev | wc -w) -ne 5",
+        "touch /dev/file",
+        "umount /dev",
+        "mount --bind / /tmp",
+        "! head -c 1 /dev/zero >/dev/null",
     };
     char place[] = "/tmp/build-test-XXXXXX";
     struct err err;
@@ -147,6 +156,66 @@ static void what_is_kept_apart_cannot_touch_the_host(void **state)
             fail_msg("%s: %s", tries[i], build.lines);
     }
     assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
+/* Whoever can open a terminal's /dev/tty can type into it (TIOCSTI), and the shell there is root's. */
+static void a_child_does_not_have_the_terminal_of_its_parent(void **state)
+{
+    /* The seventh field is the terminal of the process: /dev/tty would open it. */
+    struct build build = { .script = "read a b c d e f terminal rest </proc/self/stat; echo terminal $terminal;"
+                                     " test -e /dev/tty || echo none" };
+    char place[] = "/tmp/build-test-XXXXXX";
+    int status;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    auto_close int tree_fd = -1;
+    make_tree(place, &tree_fd);
+    pid_t pid = fork();
+    if (pid == 0) { /* fails by its exit status: cmocka's jumps are the parent's */
+        int master_fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        if (master_fd < 0 || setsid() < 0 || grantpt(master_fd) < 0 || unlockpt(master_fd) < 0)
+            _exit(2);
+        int terminal_fd = open(ptsname(master_fd), O_RDWR | O_NOCTTY | O_CLOEXEC);
+        if (terminal_fd < 0 || ioctl(terminal_fd, TIOCSCTTY, 0) < 0 || open("/dev/tty", O_RDWR | O_CLOEXEC) < 0)
+            _exit(3); /* then it would prove nothing */
+        bool fine = run_build(&build, tree_fd);
+        (void)fprintf(stderr, "%s\n", build.lines);
+        _exit(fine && strcmp(build.lines, "<terminal 0><none>") == 0 ? 0 : 4);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(rmdir(place), 0);
+}
+
+#define KEY_NAME "cloister-build-test"
+
+static void look_for_key(void *context)
+{
+    (void)context;
+    long found = syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user", KEY_NAME, 0);
+    _exit(found < 0 ? 0 : 1);
+}
+
+static void a_child_does_not_have_the_keys_of_its_parent(void **state)
+{
+    struct build build = { 0 };
+    char place[] = "/tmp/build-test-XXXXXX";
+    bool fine = false;
+    struct err err;
+
+    (void)state;
+    if (geteuid() != 0 || syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0)
+        skip(); /* a kernel without keys */
+    assert_true(syscall(SYS_add_key, "user", KEY_NAME, "secret", 6, KEY_SPEC_SESSION_KEYRING) > 0);
+    assert_true(syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user", KEY_NAME, 0) > 0);
+    auto_close int tree_fd = -1;
+    make_tree(place, &tree_fd);
+    const struct build_child child = { look_for_key, take_line, &build, tree_fd };
+    assert_true(build_run(&child, &fine, &err));
+    assert_true(fine);
+    assert_int_equal(rmdir(place), 0);
 }
 
 static void the_end_of_the_child_is_told(void **state)
@@ -191,6 +260,8 @@ int main(void)
         cmocka_unit_test(mounts_of_the_child_end_with_it),
         cmocka_unit_test(a_tree_is_filled_by_a_root_that_is_nobody_on_the_host),
         cmocka_unit_test(what_is_kept_apart_cannot_touch_the_host),
+        cmocka_unit_test(a_child_does_not_have_the_terminal_of_its_parent),
+        cmocka_unit_test(a_child_does_not_have_the_keys_of_its_parent),
         cmocka_unit_test(the_end_of_the_child_is_told),
         cmocka_unit_test(packages_are_noted_with_their_layer),
     };
