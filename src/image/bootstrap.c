@@ -223,34 +223,6 @@ static bool open_up_dirs(int dir_fd, unsigned depth, struct err *err)
     return fine;
 }
 
-/*
- * Debian's pip refuses to install outside a venv while this file exists. A sandbox has no system to protect from pip,
- * and tutorials use plain `pip install`.
- */
-static bool allow_pip(int root_fd, struct err *err)
-{
-    int lib_fd = fd_open_inside(root_fd, "usr/lib", O_RDONLY | O_DIRECTORY, 0, err);
-    DIR *dir = lib_fd < 0 ? NULL : fdopendir(lib_fd);
-
-    if (!dir) {
-        fd_close(&lib_fd);
-        return err_wrap(err, "look for Python");
-    }
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[300];
-        if (strncmp(entry->d_name, "python3.", 8) != 0)
-            continue;
-        (void)snprintf(path, sizeof path, "%s/EXTERNALLY-MANAGED", entry->d_name);
-        if (unlinkat(lib_fd, path, 0) < 0 && errno != ENOENT) {
-            (void)err_sys(err, "remove %s", path);
-            (void)closedir(dir);
-            return false;
-        }
-    }
-    (void)closedir(dir);
-    return true;
-}
-
 /* Files that only mmdebstrap needed, or that contain traces of the host it ran on. */
 static const char *const unwanted[] = {
     "etc/apt/apt.conf.d/99mmdebstrap", /* apt as root and no translations: the guest decides that for itself */
@@ -275,6 +247,31 @@ static bool remove_unwanted(int root_fd, const char *path, struct err *err)
     if (unlinkat(parent_fd, name, 0) < 0 && errno != ENOENT)
         return err_sys(err, "remove /%s", path);
     return true;
+}
+
+/*
+ * Debian's pip refuses to install outside a venv while this file exists. A sandbox has no system to protect from pip,
+ * and tutorials use plain `pip install`.
+ */
+static bool allow_pip(int root_fd, struct err *err)
+{
+    int lib_fd = fd_open_inside(root_fd, "usr/lib", O_RDONLY | O_DIRECTORY, 0, err);
+    DIR *dir = lib_fd < 0 ? NULL : fdopendir(lib_fd);
+
+    if (!dir) {
+        fd_close(&lib_fd);
+        return err_wrap(err, "look for Python");
+    }
+    bool fine = true;
+    for (struct dirent *entry; fine && (entry = readdir(dir));) {
+        char path[300];
+        if (strncmp(entry->d_name, "python3.", 8) != 0)
+            continue;
+        (void)snprintf(path, sizeof path, "usr/lib/%s/EXTERNALLY-MANAGED", entry->d_name);
+        fine = remove_unwanted(root_fd, path, err);
+    }
+    (void)closedir(dir);
+    return fine;
 }
 
 bool bootstrap_customize(int root_fd, struct err *err)

@@ -104,6 +104,29 @@ static void a_fresh_tree_becomes_base(void **state)
     assert_int_equal(rmdir(place), 0);
 }
 
+static void what_is_removed_is_removed_inside(void **state)
+{
+    (void)state;
+    char place[] = "/tmp/cloister-bootstrap.XXXXXX";
+    struct err err;
+
+    if (geteuid() != 0)
+        skip();
+    assert_non_null(mkdtemp(place));
+    auto_close int place_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(mkdirat(place_fd, "root", 0755), 0);
+    assert_int_equal(mkdirat(place_fd, "host", 0755), 0);
+    auto_close int marker = openat(place_fd, "host/EXTERNALLY-MANAGED", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(marker >= 0);
+    auto_close int fd = openat(place_fd, "root", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    make_dirs(fd);
+    assert_int_equal(symlinkat("../../../host", fd, "usr/lib/python3.12"), 0);
+    if (!bootstrap_customize(fd, &err))
+        fail_msg("%s", err_text(&err));
+    assert_int_equal(faccessat(place_fd, "host/EXTERNALLY-MANAGED", F_OK, 0), 0);
+    assert_true(remove_tree(AT_FDCWD, place, &err));
+}
+
 static void a_directory_that_is_a_link_is_refused(void **state)
 {
     (void)state;
@@ -131,6 +154,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(progress_only_grows_and_knows_its_phase),
         CASE(a_fresh_tree_becomes_base),
+        CASE(what_is_removed_is_removed_inside),
         CASE(a_directory_that_is_a_link_is_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
