@@ -179,7 +179,7 @@
 #define LIMIT_LOGIN_BYTES (32 * 1024)          /* of one field of a login; a service account's JSON has 2,400 */
 #define LIMIT_IMAGE_ENVS 1024                  /* variables of an image… */
 #define LIMIT_IMAGE_ENV_BYTES (256 * 1024)     /* …all together: what execve(2) takes is more */
-#define LIMIT_PULLS 8                          /* at once: each build has one, and a look at a digest */
+#define LIMIT_PULLS 8                          /* at once: each build has one; some look at downloads */
 #define LIMIT_PULL_LAYERS 3                    /* of an image under way at once, a thread each, as Docker has it */
 #define LIMIT_PULL_MS (45 * 60 * 1000)         /* one image, of LIMIT_BUILD_MS */
 #define LIMIT_PULL_CPU_S 1200                  /* of that, computing: TLS and checksums of LIMIT_UNPACKED_BYTES */
@@ -193,6 +193,8 @@
 #define LIMIT_BLOB_AGE_S (3 * 24 * 3600)             /* …and unused ones: what was unpacked is not needed again… */
 #define LIMIT_PART_AGE_S (24 * 3600)                 /* …and downloads that nobody goes on with */
 #define LIMIT_ARCHIVE_ENTRIES 100000                 /* files in an archive of `docker save`; three for each layer */
+#define LIMIT_ARCHIVE_READINGS 16                    /* of one: it has 3, a layout up to 7, and some for links… */
+#define LIMIT_ARCHIVE_READ_BYTES (8 * LIMIT_UNPACKED_BYTES) /* …unpacked in all of them: some minutes */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
 #define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */

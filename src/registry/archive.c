@@ -7,7 +7,8 @@
  * another one is looked for under the name that it leads to, by reading once more. Layers are copied to files without a name.
  * Of `docker save` the configuration has their digests, and who unpacks one checks it; of a layout they are checked here, too.
  *
- * Whoever has uploaded an archive has chosen all of its bytes. Names in it are only compared, never opened.
+ * Whoever has uploaded an archive has chosen all of its bytes. Names in it are only compared, never opened. Few bytes may unpack
+ * to many, and links may want many readings: both have a limit, and after each piece is a look whether anybody still waits.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +25,7 @@
 
 enum {
     READ_BYTES = 256 * 1024,
-    LINKS_MOST = 8,        /* one after the other */
-    LOOK_BYTES = 64 << 20, /* then: does anybody still wait? */
+    LINKS_MOST = 8, /* one after the other */
 };
 #define ARCHIVE_BYTES (2 * LIMIT_UNPACKED_BYTES) /* unpacked: other images may be in it, too */
 
@@ -39,6 +39,7 @@ struct sought {
     int fd; /* where its content goes; -1: to `text` */
     struct buf *text;
     uint64_t written;
+    struct sought *also; /* another one of the same name, which gets the same data */
 };
 
 struct archive {
@@ -46,9 +47,11 @@ struct archive {
     int fd;
     struct sought list[LIMIT_IMAGE_LAYERS + 1]; /* the layers, and then the configuration */
     uint32_t count;
-    struct sought *now; /* the file whose data comes */
+    struct sought *now; /* those whose data comes */
     uint32_t entries;
-    struct str top; /* of a layout: the directory that it is in, with a "/"; empty: it is not in one */
+    uint32_t readings; /* so far… */
+    uint64_t bytes;    /* …and how many bytes were unpacked in all of them */
+    struct str top;    /* of a layout: the directory that it is in, with a "/"; empty: it is not in one */
     struct manifest manifest;
     bool is_layout; /* the manifest's digests are those of the files */
     struct image image;
@@ -90,13 +93,19 @@ static struct str dir_of(struct str name)
 
 /* ---- one reading ---- */
 
-static void begin_file(struct archive *archive, struct sought *sought, const struct tar_entry *entry)
+static bool begin_file(struct archive *archive, struct sought *sought, const struct tar_entry *entry, struct err *err)
 {
+    /* Of a layer that is copied the size is known, and there is room for it. */
+    if (sought->fd >= 0 && sought->size != entry->size)
+        return err_set(err, ERR_INVALID, "the archive has two files of one name that are not the same: it is damaged");
     sought->is_found = true;
     sought->size = entry->size;
     sought->written = 0;
-    if (sought->is_wanted)
+    if (sought->is_wanted) {
+        sought->also = archive->now;
         archive->now = sought;
+    }
+    return true;
 }
 
 /* A link: the file is sought under another name, from the next reading on. */
@@ -130,29 +139,30 @@ static bool take_entry(struct archive *archive, const struct tar_entry *entry, s
         struct sought *sought = &archive->list[i];
         if (sought->is_complete || sought->is_found || !str_eq(sought->name, name))
             continue;
-        if (entry->type == TAR_FILE) {
-            begin_file(archive, sought, entry);
-            if (sought->is_wanted)
-                break; /* another one of the same name gets its copy in the next reading */
-        } else if (entry->type == TAR_SYMLINK || entry->type == TAR_HARD_LINK) {
+        if (entry->type == TAR_FILE && !begin_file(archive, sought, entry, err))
+            return false;
+        if (entry->type == TAR_SYMLINK || entry->type == TAR_HARD_LINK)
             follow(archive, sought, entry, name);
-        }
     }
     return true;
 }
 
+static bool write_data(struct sought *to, struct str data, struct err *err)
+{
+    to->written += data.len;
+    if (to->fd >= 0)
+        return fd_write_all(to->fd, data, err);
+    buf_add(to->text, data);
+    return !to->text->overflowed ||
+           err_set(err, ERR_LIMIT, "the archive has a document of more than %d bytes", LIMIT_REGISTRY_JSON_BYTES);
+}
+
 static bool take_data(struct archive *archive, struct str data, struct err *err)
 {
-    struct sought *now = archive->now;
-
-    if (!now)
-        return true;
-    now->written += data.len;
-    if (now->fd >= 0)
-        return fd_write_all(now->fd, data, err);
-    buf_add(now->text, data);
-    return !now->text->overflowed ||
-           err_set(err, ERR_LIMIT, "the archive has a document of more than %d bytes", LIMIT_REGISTRY_JSON_BYTES);
+    for (struct sought *to = archive->now; to; to = to->also)
+        if (!write_data(to, data, err))
+            return false;
+    return true;
 }
 
 static bool take_bytes(struct archive *archive, struct tar *tar, struct str bytes, bool *out_over, struct err *err)
@@ -172,13 +182,26 @@ static bool take_bytes(struct archive *archive, struct tar *tar, struct str byte
     return true;
 }
 
+/* Is there a reason to go on? */
+static bool count_bytes(struct archive *archive, size_t len, struct err *err)
+{
+    const struct web *web = archive->config->web;
+
+    archive->bytes += len;
+    if (archive->bytes > LIMIT_ARCHIVE_READ_BYTES)
+        return err_set(err, ERR_LIMIT,
+                       "the archive is too large: more than %llu MB were unpacked to find the image in it",
+                       (unsigned long long)(LIMIT_ARCHIVE_READ_BYTES >> 20));
+    return web->wait(web->context, 0, err);
+}
+
 static bool unzip_bytes(struct archive *archive, struct unzip *unzip, struct tar *tar, struct str bytes, char *room,
                         bool *out_over, struct err *err)
 {
     size_t len;
 
     for (;;) {
-        if (!unzip_read(unzip, &bytes, room, READ_BYTES, &len, err))
+        if (!unzip_read(unzip, &bytes, room, READ_BYTES, &len, err) || !count_bytes(archive, len, err))
             return false;
         if (len == 0 && bytes.len == 0)
             return true;
@@ -193,7 +216,6 @@ static bool read_through(struct archive *archive, struct unzip *unzip, struct ta
 {
     auto_free char *from = mem_new(READ_BYTES);
     auto_free char *room = mem_new(READ_BYTES);
-    const struct web *web = archive->config->web;
     bool is_over = false;
     off_t at = 0;
 
@@ -205,8 +227,6 @@ static bool read_through(struct archive *archive, struct unzip *unzip, struct ta
             return err_sys(err, "read the archive");
         if (n == 0)
             return unzip_finish(unzip, err) && tar_finish(tar, err);
-        if (at / LOOK_BYTES != (at + n) / LOOK_BYTES && !web->wait(web->context, 0, err))
-            return false;
         at += n;
         if (!unzip_bytes(archive, unzip, tar, str_of(from, (size_t)n), room, &is_over, err))
             return false;
@@ -216,6 +236,11 @@ static bool read_through(struct archive *archive, struct unzip *unzip, struct ta
 
 static bool read_once(struct archive *archive, struct err *err)
 {
+    if (++archive->readings > LIMIT_ARCHIVE_READINGS)
+        return err_set(err, ERR_LIMIT,
+                       "the archive was read %d times, and not all of the image was found: too many of its links lead "
+                       "to one another; write it with `docker save`",
+                       LIMIT_ARCHIVE_READINGS);
     struct unzip *unzip = unzip_new(ARCHIVE_BYTES);
     struct tar *tar = tar_new();
 
@@ -244,7 +269,7 @@ static bool all_are_complete(struct archive *archive)
 /* Until all that is sought was found. */
 static bool read_for_all(struct archive *archive, struct err *err)
 {
-    for (uint32_t i = 0; i < LINKS_MOST + archive->count; i++) {
+    for (uint32_t i = 0; i <= LINKS_MOST; i++) {
         struct str names[COUNT_OF(archive->list)];
         bool has_changed = false;
         for (uint32_t at = 0; at < archive->count; at++)
@@ -400,10 +425,10 @@ static bool copy_layers(void *context, const bool *have, struct err *err)
 static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out_fd, struct err *err)
 {
     struct archive *archive = context;
+    const struct web *web = &archive->config->web[thread];
 
-    (void)thread;
     *out_fd = take_fd(&archive->list[number].fd);
-    if (archive->is_layout && !blob_check(*out_fd, &archive->manifest.layers[number], err))
+    if (archive->is_layout && !blob_check(*out_fd, &archive->manifest.layers[number], web, err))
         return false;
     return lseek(*out_fd, 0, SEEK_SET) == 0 || err_sys(err, "read a layer from its beginning");
 }

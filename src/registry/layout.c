@@ -23,15 +23,17 @@ struct layout {
 
 enum { READ_BYTES = 256 * 1024 };
 
-bool blob_check(int fd, const struct descriptor *what, struct err *err)
+bool blob_check(int fd, const struct descriptor *what, const struct web *web, struct err *err)
 {
     auto_free char *room = mem_new(READ_BYTES);
     struct sha256 *sha = sha256_new();
     char hex[DIGEST_HEX_BYTES];
+    bool goes_on = true;
     uint64_t bytes = 0;
     ssize_t n;
 
-    while (bytes <= what->size && (n = pread(fd, room, READ_BYTES, (off_t)bytes)) != 0) {
+    while (bytes <= what->size && (goes_on = web->wait(web->context, 0, err)) &&
+           (n = pread(fd, room, READ_BYTES, (off_t)bytes)) != 0) {
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -41,17 +43,20 @@ bool blob_check(int fd, const struct descriptor *what, struct err *err)
     }
     sha256_end(sha, hex);
     sha256_free(sha);
+    if (!goes_on)
+        return false;
     return (bytes == what->size && strcmp(hex, what->hex) == 0) ||
            err_set(err, ERR_INVALID, "the file for sha256:%.12s… has another digest or size: it is damaged", what->hex);
 }
 
-static bool open_blob(struct layout *layout, const struct descriptor *what, int *out_fd, struct err *err)
+static bool open_blob(struct layout *layout, uint32_t thread, const struct descriptor *what, int *out_fd,
+                      struct err *err)
 {
     char path[sizeof "blobs/sha256/" + DIGEST_HEX_BYTES];
 
     (void)snprintf(path, sizeof path, "blobs/sha256/%s", what->hex);
     auto_close int fd = fd_open_regular(layout->dir_fd, path, NULL, err);
-    if (fd < 0 || !blob_check(fd, what, err))
+    if (fd < 0 || !blob_check(fd, what, &layout->config->web[thread], err))
         return false;
     *out_fd = take_fd(&fd);
     return true;
@@ -65,7 +70,7 @@ static bool read_blob(struct layout *layout, const struct descriptor *what, stru
 
     if (what->size > LIMIT_REGISTRY_JSON_BYTES)
         return err_set(err, ERR_LIMIT, "the layout has a document of more than %d bytes", LIMIT_REGISTRY_JSON_BYTES);
-    if (!open_blob(layout, what, &fd, err) || !fd_read_all(fd, LIMIT_REGISTRY_JSON_BYTES, &text, &len, err))
+    if (!open_blob(layout, 0, what, &fd, err) || !fd_read_all(fd, LIMIT_REGISTRY_JSON_BYTES, &text, &len, err))
         return false;
     *out = arena_copy(layout->config->arena, str_of(text, len));
     return true;
@@ -75,8 +80,7 @@ static bool open_layer(void *context, uint32_t thread, uint32_t number, int *out
 {
     struct layout *layout = context;
 
-    (void)thread;
-    return open_blob(layout, &layout->manifest.layers[number], out_fd, err);
+    return open_blob(layout, thread, &layout->manifest.layers[number], out_fd, err);
 }
 
 static bool find_manifest(struct layout *layout, const char *tag, struct err *err)

@@ -38,7 +38,7 @@ bool archive_fetch(const struct fetch_config *config, const struct image_source 
 /* The same of an open file, which anybody may have written. With a name: that image of it. */
 bool archive_read(const struct fetch_config *config, int fd, struct str name, struct pull_done *out, struct err *err)
     must_use;
-/* ERR_INVALID: the file is not what the manifest names. */
-bool blob_check(int fd, const struct descriptor *what, struct err *err) must_use;
+/* ERR_INVALID: the file is not what the manifest names. `web` is that of the thread: does anybody still wait? */
+bool blob_check(int fd, const struct descriptor *what, const struct web *web, struct err *err) must_use;
 
 #endif

@@ -932,6 +932,26 @@ class Archives(Base):
         path = self.make_archive([(twice, ["x:1"])], links=[("0-2/layer.tar", "../0-2/layer.tar")])
         self.assertIn("has not all files", self.run_tool("pull", "x", f"image=x=docker-archive:{path}").error)
 
+    def test_a_layer_that_is_there_many_times(self):
+        many = Image([tar_of({"a": b"a"})] + 30 * [tar_of({"b": b"b"})])
+        links = [(f"0-{i}/layer.tar", "../0-1/layer.tar") for i in range(2, 31)]
+        path = self.make_archive([(many, ["x:1"])], links=links)
+        self.check_plain(self.run_tool("pull", "", f"archive={path}"), many)
+
+    def test_an_archive_that_unpacks_to_much_can_be_cancelled(self):
+        """16 GiB of zeros in 16 MB, of which nothing is a file that is sought."""
+        info = tarfile.TarInfo("zeros")
+        info.size = 16 << 30
+        zeros = gzip.compress(bytes(64 << 20))
+        path = self.dir / "bomb.tar.gz"
+        with path.open("wb") as file:
+            file.write(gzip.compress(info.tobuf()))
+            for _ in range(256):
+                file.write(zeros)
+        began = time.monotonic()
+        self.check_error("conflict", "the pull was cancelled", "", f"archive={path}", "cancel=500")
+        self.assertLess(time.monotonic() - began, 6)
+
     def test_damaged_archives(self):
         path = self.make_archive([(SMALL, ["x:1"])])
         whole = path.read_bytes()
@@ -1018,6 +1038,27 @@ class PackedLayouts(Base):
     def test_the_image_map_knows_it_too(self):
         path = self.make_packed([(SMALL, "one")])
         self.check_image(self.run_tool("pull", "x", f"image=x=docker-archive:{path}:one"), SMALL)
+
+    def test_links_that_want_many_readings(self):
+        """Each leads to one that comes before it: that is one reading for each."""
+        def link(name, target):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target.rsplit("/", 1)[-1]
+            return info.tobuf()
+
+        def chain(blob, count):
+            names = [f"blobs/sha256/{i}-{sha(blob)}" for i in range(count)] + [f"blobs/sha256/{sha(blob)}"]
+            return tar_of({names[0]: blob})[:512 + -(-len(blob) // 512) * 512] + b"".join(link(new, old) for old, new in zip(names, names[1:]))
+
+        whole = self.make_packed([(SMALL, None)], change=lambda files: (files.pop(f"blobs/sha256/{sha(SMALL.manifest)}"),
+                                                                        files.pop(f"blobs/sha256/{sha(SMALL.config)}")))
+        rest, path = whole.read_bytes(), self.dir / "linked.tar"
+        path.write_bytes(chain(SMALL.manifest, 8) + chain(SMALL.config, 1) + rest)
+        self.check_image(self.run_tool("pull", "", f"archive={path}"), SMALL)
+        path.write_bytes(chain(SMALL.manifest, 8) + chain(SMALL.config, 8) + rest)
+        result = self.run_tool("pull", "", f"archive={path}")
+        self.assertEqual(result.kind, "limit", result.output)
+        self.assertIn("the archive was read 16 times", result.error)
 
     def test_one_of_several(self):
         path = self.make_packed([(SMALL, "one"), (LARGE, "two")])
