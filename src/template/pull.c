@@ -1,15 +1,19 @@
 /*
  * How it works: each call asks the role for a child, sends it one request and reads what it tells (registry/message.h) until it
- * is done. While it waits it asks cancelled() several times a second; closing the connection ends the child.
+ * is done. While it waits it asks cancelled() several times a second; closing the connection ends the child. A pull that fails
+ * ends when its child has: so a team has no more children than places for builds. When others have all children that there may
+ * be, it waits for one.
  *
  * The child downloads on while layer() is at work: what it tells meanwhile waits in the socket, and is read before the next
  * layer is given away, so that an error ends the pull then.
  */
 #include "template/pull.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -20,6 +24,7 @@ enum {
     LOOK_MS = 200,
     FRAME_MS = 30000,        /* for the rest of a frame that has begun */
     LATE_MS = 2 * 60 * 1000, /* a child ends itself after LIMIT_PULL_MS */
+    END_MS = 10000,          /* for a child that nobody waits for: it looks after every piece of its work */
 };
 
 struct puller {
@@ -245,15 +250,45 @@ static bool give_layer(struct pull *pull, struct err *err)
     return true;
 }
 
-static bool run(struct puller *puller, struct pull *pull, struct err *err)
+/* Waits while there are too many, if that can be cancelled. */
+static bool open_child(struct puller *puller, const struct pull *pull, int *out_fd, struct err *err)
 {
-    auto_close int fd = -1;
+    const struct pull_want *want = pull->want;
+    const uint64_t until_ms = clock_mono_ms() + LIMIT_PULL_MS;
+    bool was_said = false;
+
+    while (!puller->config.open(puller->config.context, out_fd, err)) {
+        if (err->kind != ERR_LIMIT || !want->cancelled || clock_mono_ms() >= until_ms)
+            return err_wrap(err, "ask for a process that pulls an image");
+        if (!was_said && want->said)
+            want->said(want->context, STR("Waiting until other pulls have ended"));
+        was_said = true;
+        (void)poll(NULL, 0, LOOK_MS);
+        if (is_cancelled(pull))
+            return err_set(err, ERR_CONFLICT, "the pull was cancelled");
+    }
+    return true;
+}
+
+/* Nobody waits for it any more: until it has ended. What it tells meanwhile is dropped, with descriptors. */
+static void end_child(int fd)
+{
+    const uint64_t until_ms = clock_mono_ms() + END_MS;
+    char room[4096];
+    ssize_t n = 1;
+
+    (void)shutdown(fd, SHUT_WR);
+    while (n != 0 && clock_mono_ms() < until_ms && fd_await(fd, POLLIN, until_ms)) {
+        n = recv(fd, room, sizeof room, MSG_DONTWAIT);
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return;
+    }
+}
+
+static bool talk(struct pull *pull, struct err *err)
+{
     bool is_over = false;
 
-    if (!puller->config.open(puller->config.context, &fd, err))
-        return err_wrap(err, "ask for a process that pulls an image");
-    pull->fd = fd;
-    pull->until_ms = clock_mono_ms() + LIMIT_PULL_MS + LATE_MS;
     if (!send_ask(pull, err))
         return false;
     for (;;) {
@@ -264,6 +299,20 @@ static bool run(struct puller *puller, struct pull *pull, struct err *err)
         if (gives ? !give_layer(pull, err) : !take_message(pull, &is_over, err))
             return false;
     }
+}
+
+static bool run(struct puller *puller, struct pull *pull, struct err *err)
+{
+    auto_close int fd = -1;
+
+    if (!open_child(puller, pull, &fd, err))
+        return false;
+    pull->fd = fd;
+    pull->until_ms = clock_mono_ms() + LIMIT_PULL_MS + LATE_MS;
+    bool fine = talk(pull, err);
+    if (!fine)
+        end_child(fd);
+    return fine;
 }
 
 bool puller_pull(struct puller *puller, const struct pull_want *want, struct arena *arena, struct pulled *out,

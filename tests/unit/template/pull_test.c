@@ -2,6 +2,8 @@
 #include "template/pull.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +27,9 @@ static struct {
     const char *have;
     unsigned given; /* layers */
     bool wants_layers, is_enough;
+    unsigned refusals; /* that a child is refused: there are too many */
+    bool goes_on;      /* the child does not end its side */
+    atomic_bool has_ended;
 } rig;
 
 static int set_up(void **state)
@@ -101,7 +106,8 @@ static void tell_done(void)
 static bool open_child(void *context, int *out_fd, struct err *err)
 {
     (void)context;
-    (void)err;
+    if (rig.refusals && rig.refusals--)
+        return err_set(err, ERR_LIMIT, "too many pulls at once; try again in a moment");
     *out_fd = take_fd(&rig.front);
     return true;
 }
@@ -115,7 +121,8 @@ static bool has_chain(void *context, const char chain_hex[65])
 static void said(void *context, struct str line)
 {
     (void)context;
-    CHECK_STR(line, STR("a line"));
+    if (!str_eq(line, STR("Waiting until other pulls have ended")))
+        CHECK_STR(line, STR("a line"));
     rig.lines++;
 }
 
@@ -146,10 +153,40 @@ static bool pull(struct pulled *out, struct err *err)
                                     .said = said,
                                     .cancelled = cancelled,
                                     .layer = rig.wants_layers ? on_layer : NULL };
+    if (!rig.goes_on)
+        (void)shutdown(rig.child, SHUT_WR);
     bool fine = puller_pull(puller, &want, &rig.arena, out, err);
 
     puller_free(puller);
     return fine;
+}
+
+/* Busy for a while when front has closed its side. */
+static void *end_late(void *context)
+{
+    char room[4096] = { 0 };
+
+    while (recv(rig.child, room, sizeof room, 0) > 0)
+        ;
+    (void)!send(rig.child, room, sizeof room, MSG_NOSIGNAL); /* nobody reads it */
+    (void)usleep(300000);
+    atomic_store(&rig.has_ended, true);
+    (void)shutdown(rig.child, SHUT_WR);
+    return context;
+}
+
+/* A pull that fails before the child ends its side. */
+static void fail_with_late_child(struct err *err)
+{
+    struct pulled pulled;
+    pthread_t child;
+
+    rig.goes_on = true;
+    assert_int_equal(pthread_create(&child, NULL, end_late, NULL), 0);
+    assert_false(pull(&pulled, err));
+    bool has_ended = atomic_load(&rig.has_ended);
+    assert_int_equal(pthread_join(child, NULL), 0);
+    assert_true(has_ended);
 }
 
 static void check_nonsense(void)
@@ -242,14 +279,13 @@ static void an_error_comes_before_layers_that_wait(void **state)
 
 static void who_takes_layers_can_end_the_pull(void **state)
 {
-    struct pulled pulled;
     struct err err;
 
     (void)state;
     rig.wants_layers = rig.is_enough = true;
     tell_chains(2);
     tell_layer(0, true);
-    assert_false(pull(&pulled, &err));
+    fail_with_late_child(&err);
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_int_equal(rig.given, 1);
 }
@@ -417,6 +453,44 @@ static void a_pull_can_be_cancelled(void **state)
     assert_int_equal(err.kind, ERR_CONFLICT);
 }
 
+static void a_pull_that_is_cancelled_ends_when_its_child_has(void **state)
+{
+    struct err err;
+
+    (void)state;
+    rig.is_cancelled = true;
+    fail_with_late_child(&err);
+    assert_int_equal(err.kind, ERR_CONFLICT);
+}
+
+static void a_pull_waits_while_there_are_too_many(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    rig.refusals = 2;
+    tell_chains(1);
+    tell_layer(0, true);
+    tell_done();
+    assert_true(pull(&pulled, &err));
+    assert_int_equal(rig.lines, 1); /* it is said once */
+    pulled_done(&pulled);
+}
+
+static void a_pull_that_waits_can_be_cancelled(void **state)
+{
+    struct pulled pulled;
+    struct err err;
+
+    (void)state;
+    rig.refusals = 1000;
+    rig.is_cancelled = true;
+    assert_false(pull(&pulled, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_true(rig.refusals > 900);
+}
+
 static void a_reference_may_be_a_template(void **state)
 {
     struct puller *puller =
@@ -511,6 +585,9 @@ int main(void)
         PULL_CASE(a_child_that_dies_in_the_middle_of_a_message_is_noticed),
         PULL_CASE(the_childs_error_is_ours),
         PULL_CASE(a_pull_can_be_cancelled),
+        PULL_CASE(a_pull_that_is_cancelled_ends_when_its_child_has),
+        PULL_CASE(a_pull_waits_while_there_are_too_many),
+        PULL_CASE(a_pull_that_waits_can_be_cancelled),
         PULL_CASE(a_reference_may_be_a_template),
         PULL_CASE(a_child_says_how_much_was_downloaded),
         PULL_CASE(a_child_says_why_it_cannot_tell),
