@@ -3,7 +3,12 @@
  *
  * A layer is written down once (build_kept), and once more for each ready build that has it (build_layers), by team and layer:
  * so that what is shared is found without reading all builds.
+ *
+ * A team can have a thousand templates with a thousand tags each. What all of them take is added up in pages: between two of
+ * them others have the store, and what they change meanwhile is seen or not.
  */
+#include <time.h>
+
 #include "base/buf.h"
 #include "base/map.h"
 #include "store/inside.h"
@@ -94,28 +99,36 @@ bool store_template_uses(struct store *store, struct str team_id, struct str tem
 
 /* ---- of all templates ---- */
 
+enum {
+    TEMPLATES_PAGE = 20, /* with 200 builds and 1000 tags each: some milliseconds */
+    LAYERS_PAGE = 500,   /* layers of templates; each is read once for each build that has it */
+};
+
+/* A lock that is taken again at once is never had by those who wait for it. */
+static void let_others(void)
+{
+    (void)nanosleep(&(struct timespec){ .tv_nsec = 500 * 1000 }, NULL);
+}
+
 static void disk_read(const struct sql_rows *rows, struct arena *arena, struct template_disk *out)
 {
     *out = (struct template_disk){
         .id = arena_copy(arena, sql_row_text(rows, 0)),
         .team_slug = arena_copy(arena, sql_row_text(rows, 1)),
         .is_public = sql_row_int(rows, 2) != 0,
-        .alias = arena_copy(arena, sql_row_text(rows, 3)),
-        .build_count = (uint64_t)sql_row_int(rows, 4),
     };
 }
 
 static bool list_templates(struct store *store, struct str team_id, struct arena *arena, struct build_disk *out,
                            struct err *err)
 {
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
 
     return sql_select(store->sql,
-                      "SELECT t.id, m.slug, t.is_public, (SELECT MIN(a.alias) FROM built_aliases a "
-                      "WHERE a.template_id = t.id AND a.owner = t.team_id), (SELECT COUNT(*) FROM builds b "
-                      "WHERE b.template_id = t.id AND b.state = 'ready') FROM built_templates t "
-                      "JOIN teams m ON m.id = t.team_id WHERE ($1 = '' OR t.team_id = $1) AND t.node_id = $2 "
-                      "AND t.removed_us = 0 ORDER BY t.created_us, t.id",
+                      "SELECT t.id, m.slug, t.is_public FROM built_templates t JOIN teams m ON m.id = t.team_id "
+                      "WHERE ($1 = '' OR t.team_id = $1) AND t.node_id = $2 AND t.removed_us = 0 "
+                      "ORDER BY t.created_us, t.id",
                       SQL_ARGS(sql_text(team_id), sql_text(str_from(store->node_id))), &rows, err) &&
            ROWS_READ(&rows, disk_read, arena, &out->templates, &out->count, err);
 }
@@ -125,13 +138,9 @@ static bool read_tags(struct store *store, struct arena *arena, struct template_
     auto_rows struct sql_rows rows = { 0 };
     bool there;
 
-    if (!ask_number(store,
-                    "SELECT COUNT(DISTINCT g.tag) FROM build_tags g JOIN builds b ON b.id = g.build_id "
-                    "WHERE g.template_id = $1 AND b.state = 'ready'",
-                    SQL_ARGS(sql_text(disk->id)), &disk->tag_count, err) ||
-        !sql_select(store->sql,
-                    "SELECT DISTINCT g.tag FROM build_tags g JOIN builds b ON b.id = g.build_id "
-                    "WHERE g.template_id = $1 AND b.state = 'ready' ORDER BY g.tag LIMIT $2",
+    if (!ask_number(store, "SELECT COUNT(*) FROM newest_tags WHERE template_id = $1", SQL_ARGS(sql_text(disk->id)),
+                    &disk->tag_count, err) ||
+        !sql_select(store->sql, "SELECT tag FROM newest_tags WHERE template_id = $1 ORDER BY tag LIMIT $2",
                     SQL_ARGS(sql_text(disk->id), sql_int(STORE_DISK_TAGS)), &rows, err))
         return false;
     for (size_t i = 0; i < STORE_DISK_TAGS; i++) {
@@ -140,6 +149,33 @@ static bool read_tags(struct store *store, struct arena *arena, struct template_
         if (!there)
             break;
         disk->tags[i] = arena_copy(arena, sql_row_text(&rows, 0));
+    }
+    return true;
+}
+
+static bool describe(struct store *store, struct arena *arena, struct template_disk *disk, struct err *err)
+{
+    struct sql_value id = sql_text(disk->id);
+    bool there;
+
+    return ask_text(store,
+                    "SELECT a.alias FROM built_aliases a JOIN built_templates t ON t.id = a.template_id "
+                    "WHERE a.template_id = $1 AND a.owner = t.team_id ORDER BY a.alias LIMIT 1",
+                    SQL_ARGS(id), arena, &disk->alias, &there, err) &&
+           ask_number(store, "SELECT COUNT(*) FROM builds WHERE template_id = $1 AND state = 'ready'", SQL_ARGS(id),
+                      &disk->build_count, err) &&
+           read_tags(store, arena, disk, err);
+}
+
+static bool describe_all(struct store *store, struct arena *arena, struct build_disk *out, struct err *err)
+{
+    for (size_t i = 0; i < out->count;) {
+        if (i)
+            let_others();
+        auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+        for (size_t end = MIN(i + TEMPLATES_PAGE, out->count); i < end; i++)
+            if (!describe(store, arena, &out->templates[i], err))
+                return false;
     }
     return true;
 }
@@ -161,77 +197,97 @@ static void share(struct sharers *sharers, struct build_disk *out)
     sharers->count = 0;
 }
 
+/* Where a page of layers ends. */
+struct layers_at {
+    struct buf layer, template_id;
+};
+
+/* CROSS JOIN: in this order, so that they come as they are in an index, and no more of them are read than a page has. */
+#define LAYERS_SELECT                                                                                \
+    "SELECT l.layer, l.template_id, MAX(k.layer_bytes) FROM build_layers l CROSS JOIN build_kept k " \
+    "WHERE k.kept_id = l.layer AND k.node_id = $1 AND (l.layer, l.template_id) > ($2, $3) "
+
 /* In order of the layers: those that have the same one come together. */
-static bool add_layers(struct store *store, struct str team_id, const struct map *by_id, struct build_disk *out,
-                       struct arena *arena, struct err *err)
+static bool add_page(struct store *store, struct str team_id, const struct map *by_id, struct sharers *sharers,
+                     struct layers_at *at, struct build_disk *out, bool *out_more, struct err *err)
 {
+    static const char of_all[] =
+        LAYERS_SELECT "AND $4 = '' GROUP BY l.layer, l.template_id ORDER BY l.layer, l.template_id LIMIT $5";
     static const char of_team[] =
-        "SELECT l.layer, l.template_id, MAX(k.layer_bytes) FROM build_layers l JOIN build_kept k ON k.kept_id = "
-        "l.layer "
-        "WHERE k.node_id = $1 AND l.team_id = $2 GROUP BY l.layer, l.template_id ORDER BY l.layer";
-    static const char of_all[] = "SELECT l.layer, l.template_id, MAX(k.layer_bytes) FROM build_layers l JOIN "
-                                 "build_kept k ON k.kept_id = l.layer "
-                                 "WHERE k.node_id = $1 AND $2 = '' GROUP BY l.layer, l.template_id ORDER BY l.layer";
+        LAYERS_SELECT "AND l.team_id = $4 GROUP BY l.layer, l.template_id ORDER BY l.layer, l.template_id LIMIT $5";
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct buf layer = buf_make(arena, 256);
-    struct sharers sharers = { 0 };
+    size_t count = 0;
     bool there;
 
     if (!sql_select(store->sql, team_id.len ? of_team : of_all,
-                    SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(team_id)), &rows, err))
+                    SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(buf_str(&at->layer)),
+                             sql_text(buf_str(&at->template_id)), sql_text(team_id), sql_int(LAYERS_PAGE)),
+                    &rows, err))
         return false;
-    for (;;) {
+    for (;; count++) {
         if (!sql_next(&rows, &there, err))
             return false;
         if (!there)
             break;
-        if (!str_eq(sql_row_text(&rows, 0), buf_str(&layer))) {
-            share(&sharers, out);
-            buf_clear(&layer);
-            buf_add(&layer, sql_row_text(&rows, 0));
+        if (!str_eq(sql_row_text(&rows, 0), buf_str(&at->layer))) {
+            share(sharers, out);
+            buf_clear(&at->layer);
+            buf_add(&at->layer, sql_row_text(&rows, 0));
         }
+        buf_clear(&at->template_id);
+        buf_add(&at->template_id, sql_row_text(&rows, 1));
         struct template_disk *template = map_get(by_id, sql_row_text(&rows, 1));
         if (!template)
             continue;
-        sharers.bytes = (uint64_t)sql_row_int(&rows, 2);
-        template->shared_bytes += sharers.bytes; /* its own are taken off at the end */
-        sharers.last = template;
-        sharers.count++;
+        sharers->bytes = (uint64_t)sql_row_int(&rows, 2);
+        template->shared_bytes += sharers->bytes; /* its own are taken off at the end */
+        sharers->last = template;
+        sharers->count++;
     }
-    share(&sharers, out);
-    for (size_t i = 0; i < out->count; i++)
-        out->templates[i].shared_bytes -= out->templates[i].own_bytes;
+    *out_more = count == LAYERS_PAGE;
     return true;
 }
 
-static bool add_up(struct store *store, struct str team_id, struct arena *arena, struct build_disk *out,
-                   struct err *err)
+static bool add_layers(struct store *store, struct str team_id, struct build_disk *out, struct arena *arena,
+                       struct err *err)
 {
+    struct layers_at at = { .layer = buf_make(arena, 256), .template_id = buf_make(arena, 256) };
+    struct sharers sharers = { 0 };
+    bool ok = true, more = true;
     struct map by_id;
 
     map_init(&by_id);
-    bool ok = true;
-    for (size_t i = 0; ok && i < out->count; i++) {
+    for (size_t i = 0; i < out->count; i++)
         (void)map_put(&by_id, out->templates[i].id, &out->templates[i]);
-        ok = read_tags(store, arena, &out->templates[i], err);
-    }
-    ok = ok && add_layers(store, team_id, &by_id, out, arena, err);
+    for (; ok && more; let_others())
+        ok = add_page(store, team_id, &by_id, &sharers, &at, out, &more, err);
     map_done(&by_id);
-    /* With the layers of an image that a step has brought, unless a template has that step. */
-    return ok && ask_number(store,
-                            "SELECT COALESCE(SUM(k.bytes), 0) FROM build_kept k WHERE k.node_id = $1 "
-                            "AND ($2 = '' OR k.team_id = $2) AND NOT EXISTS (SELECT 1 FROM build_layers l "
-                            "WHERE l.team_id = k.team_id AND l.layer = k.kept_id)",
-                            SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(team_id)), &out->cache_bytes, err);
+    share(&sharers, out);
+    for (size_t i = 0; i < out->count; i++)
+        out->templates[i].shared_bytes -= out->templates[i].own_bytes;
+    return ok;
+}
+
+/* With the layers of an image that a step has brought, unless a template has that step. */
+static bool add_cache(struct store *store, struct str team_id, struct build_disk *out, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return ask_number(store,
+                      "SELECT COALESCE(SUM(k.bytes), 0) FROM build_kept k WHERE k.node_id = $1 "
+                      "AND ($2 = '' OR k.team_id = $2) AND NOT EXISTS (SELECT 1 FROM build_layers l "
+                      "WHERE l.team_id = k.team_id AND l.layer = k.kept_id)",
+                      SQL_ARGS(sql_text(str_from(store->node_id)), sql_text(team_id)), &out->cache_bytes, err);
 }
 
 bool store_build_disk(struct store *store, struct str team_id, struct arena *arena, struct build_disk *out,
                       struct err *err)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     struct build_disk disk = { 0 };
 
-    if (!list_templates(store, team_id, arena, &disk, err) || !add_up(store, team_id, arena, &disk, err))
+    if (!list_templates(store, team_id, arena, &disk, err) || !describe_all(store, arena, &disk, err) ||
+        !add_layers(store, team_id, &disk, arena, err) || !add_cache(store, team_id, &disk, err))
         return err_wrap(err, "add up what builds take");
     *out = disk;
     return true;

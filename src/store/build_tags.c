@@ -1,6 +1,7 @@
 /*
  * Tags of builds. Each assignment is a row that is never changed. A tag means the newest one whose build is ready, so it
- * goes on to mean the build before while a new one is made, and after it has failed.
+ * goes on to mean the build before while a new one is made, and after it has failed. newest_tags has that one of each tag: a
+ * list of tags does not read their history, which can be a hundred times as long.
  */
 #include "base/clock.h"
 #include "base/random.h"
@@ -26,24 +27,26 @@ static void tag_read(const struct sql_rows *rows, struct arena *arena, struct ta
     };
 }
 
-#define TAG_SELECT                                                                                                \
-    "SELECT g.id, g.tag, g.build_id, g.assigned_us, b.created_us, b.finished_us FROM build_tags g JOIN builds b " \
-    "ON b.id = g.build_id WHERE g.template_id = $1 AND b.state = 'ready' "
+#define TAG_SELECT "SELECT g.id, g.tag, g.build_id, g.assigned_us, b.created_us, b.finished_us FROM "
 
 bool store_tag_list(struct store *store, const struct tag_filter *filter, struct arena *arena, struct tag_row **out,
                     size_t *out_count, struct err *err)
 {
+    static const char all[] = TAG_SELECT
+        "build_tags g JOIN builds b ON b.id = g.build_id WHERE g.template_id = $1 AND b.state = 'ready' "
+        "AND ($2 = '' OR g.tag = $2) AND ($3 = 0 OR g.assigned_us < $3) ORDER BY g.tag, g.assigned_us DESC LIMIT $4";
+    /* CROSS JOIN: in this order, because SQLite does not know how much of the history is not the newest. */
+    static const char newest[] = TAG_SELECT
+        "newest_tags n CROSS JOIN build_tags g CROSS JOIN builds b WHERE n.template_id = $1 AND ($2 = '' OR n.tag = "
+        "$2) "
+        "AND g.template_id = n.template_id AND g.tag = n.tag AND g.assigned_us = n.assigned_us AND b.id = g.build_id "
+        "AND ($3 = 0 OR n.assigned_us < $3) ORDER BY n.tag LIMIT $4";
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
 
-    return (sql_select(store->sql,
-                       TAG_SELECT "AND ($2 = '' OR g.tag = $2) AND ($3 = 0 OR g.assigned_us < $3) "
-                                  "AND ($4 = 0 OR NOT EXISTS (SELECT 1 FROM build_tags n JOIN builds r "
-                                  "ON r.id = n.build_id WHERE n.template_id = g.template_id AND n.tag = g.tag "
-                                  "AND n.assigned_us > g.assigned_us AND r.state = 'ready')) "
-                                  "ORDER BY g.tag, g.assigned_us DESC LIMIT $5",
+    return (sql_select(store->sql, filter->newest_only ? newest : all,
                        SQL_ARGS(sql_text(filter->template_id), sql_text(filter->tag), sql_int(filter->before_us),
-                                sql_int(filter->newest_only), sql_int(filter->limit)),
+                                sql_int(filter->limit)),
                        &rows, err) &&
             ROWS_READ(&rows, tag_read, arena, out, out_count, err)) ||
            err_wrap(err, "list tags");
@@ -99,6 +102,25 @@ bool tags_write(struct store *store, struct str template_id, struct str build_id
            err_set(err, ERR_LIMIT, "a template has at most %d tags: remove some that are not needed", LIMIT_TAGS);
 }
 
+#define NEWEST_INSERT                                                                                         \
+    "INSERT INTO newest_tags (template_id, tag, assigned_us) SELECT template_id, tag, MAX(assigned_us) FROM " \
+    "build_tags "
+#define NEWEST_REPLACE                                                                                            \
+    " GROUP BY template_id, tag ON CONFLICT (template_id, tag) DO UPDATE SET assigned_us = excluded.assigned_us " \
+    "WHERE excluded.assigned_us > newest_tags.assigned_us"
+
+bool tags_ready(struct store *store, struct str build_id, struct err *err)
+{
+    return sql_exec(store->sql, NEWEST_INSERT "WHERE build_id = $1" NEWEST_REPLACE, SQL_ARGS(sql_text(build_id)), err);
+}
+
+/* Its last assignment is to a ready build. */
+static bool tag_ready(struct store *store, struct str template_id, struct str tag, struct err *err)
+{
+    return sql_exec(store->sql, NEWEST_INSERT "WHERE template_id = $1 AND tag = $2" NEWEST_REPLACE,
+                    SQL_ARGS(sql_text(template_id), sql_text(tag)), err);
+}
+
 /* The older ones are history, of which so much is kept. */
 static bool history_cut(struct store *store, struct str template_id, struct str tag, struct err *err)
 {
@@ -124,7 +146,7 @@ bool store_tag_assign(struct store *store, struct str template_id, struct str bu
                      build_id.at);
     ok = ok && tags_write(store, template_id, build_id, tags, count, err);
     for (uint32_t i = 0; ok && i < count; i++)
-        ok = history_cut(store, template_id, tags[i], err);
+        ok = tag_ready(store, template_id, tags[i], err) && history_cut(store, template_id, tags[i], err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "assign tags");
 }
 

@@ -557,7 +557,7 @@ static bool write_ready(struct store *store, const struct build_row *row, const 
                                    .bytes = row->image_bytes,
                                    .layer_bytes = row->image_bytes },
                err) &&
-           layers_write(store, row, before, err);
+           layers_write(store, row, before, err) && tags_ready(store, row->id, err);
 }
 
 static bool finish(struct store *store, const struct build_row *row, struct arena *arena, struct err *err)

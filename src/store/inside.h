@@ -105,6 +105,8 @@ struct str list_join(const struct str *items, uint32_t count, struct arena *aren
 /* build_tags.c: adds assignments; inside a transaction. */
 bool tags_write(struct store *store, struct str template_id, struct str build_id, const struct str *tags,
                 uint32_t count, struct err *err) must_use;
+/* build_tags.c: the tags that a build was registered with mean it now, those apart that mean a newer one; inside a transaction. */
+bool tags_ready(struct store *store, struct str build_id, struct err *err) must_use;
 /* build_steps.c: the driver keeps something for us. Without an id it is nothing. */
 struct kept_row {
     struct str id, team_id, step;

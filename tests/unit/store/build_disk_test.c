@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "base/limits.h"
 #include "temp_store.h"
 
 static struct str team(struct temp_store *t)
@@ -283,7 +284,8 @@ static void layers_of_an_older_store_are_counted(void **state)
     (void)make(t, team(t), "mine", layers, 3, STR(""));
     store_close(t->store);
     t->store = NULL;
-    temp_store_by_hand(t, "DROP TABLE build_layers; DROP INDEX builds_from_template; DROP INDEX snapshots_of_source;"
+    temp_store_by_hand(t, "DROP TABLE newest_tags; DROP TABLE build_layers; DROP INDEX builds_from_template; DROP "
+                          "INDEX snapshots_of_source;"
                           "DROP INDEX template_layers_by_layer; ALTER TABLE builds DROP COLUMN from_template;"
                           "ALTER TABLE build_kept DROP COLUMN layer_bytes; ALTER TABLE build_kept DROP COLUMN step;"
                           "DELETE FROM schema_version WHERE version > 17;");
@@ -291,6 +293,102 @@ static void layers_of_an_older_store_are_counted(void **state)
     assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM build_layers"), 3);
     MUST(store_build_disk(t->store, team(t), &t->arena, &disk, &err));
     assert_int_equal(disk.templates[0].own_bytes, 11);
+}
+
+/* ---- how much is read ---- */
+
+static unsigned work; /* of the database, in hundreds of its instructions */
+
+static int count_work(void *unused)
+{
+    (void)unused;
+    work++;
+    return 0;
+}
+
+static int watch_work(sqlite3 *db, char **out_message, const struct sqlite3_api_routines *api)
+{
+    (void)out_message;
+    (void)api;
+    sqlite3_progress_handler(db, 100, count_work, NULL);
+    return SQLITE_OK;
+}
+
+/* The template has so many tags, each assigned so often, as a store of an older version has them. */
+static void put_history(struct temp_store *t, int tags, int each)
+{
+    const char *script = arena_text(
+        &t->arena,
+        arena_format(
+            &t->arena,
+            "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
+            "INSERT INTO build_tags SELECT 'row' || i, b.template_id, 'x' || (i %% %d), b.id, i FROM n, builds b;"
+            "DROP TABLE newest_tags; DROP INDEX build_layers_by_layer;"
+            "DELETE FROM schema_version WHERE version > 18;",
+            tags * each - 1, tags));
+
+    temp_store_by_hand(t, script);
+    temp_store_reopen(t);
+}
+
+static void a_long_history_of_tags_is_not_read(void **state)
+{
+    struct temp_store *t = *state;
+    enum { TAGS = 998 }; /* and the two of make() */
+    struct tag_filter filter = { .newest_only = true, .limit = LIMIT_TAGS };
+    struct build_disk disk;
+    struct tag_row *tags;
+    size_t count;
+
+    filter.template_id = make(t, team(t), "first", one, 4, STR(""));
+    assert_int_equal(sqlite3_auto_extension((void (*)(void))watch_work), SQLITE_OK);
+    put_history(t, TAGS, LIMIT_TAG_HISTORY);
+    sqlite3_reset_auto_extension();
+    assert_true(work > 1000); /* it is counted */
+    work = 0;
+    MUST(store_build_disk(t->store, team(t), &t->arena, &disk, &err));
+    assert_int_equal(disk.templates[0].tag_count, TAGS + 2);
+    CHECK_STR(disk.templates[0].tags[2], STR("x0"));
+    assert_in_range(work, 0, 100);
+    work = 0;
+    MUST(store_tag_list(t->store, &filter, &t->arena, &tags, &count, &err));
+    assert_int_equal(count, TAGS + 2);
+    assert_int_equal(tags[2].assigned_us, TAGS * (LIMIT_TAG_HISTORY - 1));
+    assert_in_range(work, 0, 500);
+}
+
+static void templates_of_several_pages_are_added_up(void **state)
+{
+    struct temp_store *t = *state;
+    enum { TEMPLATES = 45, DEPTH = 60 };
+    struct str layers[DEPTH + 1];
+    struct build_disk disk;
+    char name[32];
+
+    for (int i = 0; i < DEPTH; i++)
+        layers[i] = arena_format(&t->arena, "common%02d", i);
+    for (int i = 0; i < TEMPLATES; i++) {
+        (void)snprintf(name, sizeof name, "t%02d", i);
+        layers[DEPTH] = arena_format(&t->arena, "own%02d", i);
+        for (uint32_t k = 1; k <= DEPTH + 1; k++)
+            if (!i || k > DEPTH)
+                put_step(t, team(t), arena_text(&t->arena, layers[k - 1]), layers, k, k > DEPTH ? 7 : 2);
+        (void)make(t, team(t), name, layers, DEPTH + 1, STR(""));
+        (void)make(t, team(t), name, layers, DEPTH + 1, STR("")); /* another build of it */
+    }
+    /* The second time as the operator: it is the same. */
+    for (int i = 0; i < 2; i++) {
+        MUST(store_build_disk(t->store, i ? STR("") : team(t), &t->arena, &disk, &err));
+        assert_int_equal(disk.count, TEMPLATES);
+        assert_int_equal(disk.template_bytes, DEPTH * 2 + TEMPLATES * 7);
+        for (size_t k = 0; k < TEMPLATES; k++) {
+            CHECK_STR(disk.templates[k].alias, arena_format(&t->arena, "t%02zu", k));
+            assert_int_equal(disk.templates[k].own_bytes, 7);
+            assert_int_equal(disk.templates[k].shared_bytes, DEPTH * 2);
+            assert_int_equal(disk.templates[k].build_count, 2);
+            assert_int_equal(disk.templates[k].tag_count, 2);
+        }
+    }
 }
 
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, temp_store_set_up, temp_store_tear_down)
@@ -303,6 +401,8 @@ int main(void)
         STORE_TEST(what_templates_take_is_added_up),
         STORE_TEST(prune_takes_what_nobody_is_on),
         STORE_TEST(ten_thousand_steps_are_not_slow),
+        STORE_TEST(a_long_history_of_tags_is_not_read),
+        STORE_TEST(templates_of_several_pages_are_added_up),
         STORE_TEST(layers_of_an_older_store_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -426,6 +426,18 @@ static void the_newest_assignment_with_a_ready_build_counts(void **state)
     struct str gone[] = { STR("prod"), STR("never") };
     MUST(store_tag_remove(t->store, id, gone, 2, &err));
     CHECK_STR(tagged(t, id, "prod"), STR(""));
+    assert_int_equal(list_tags(t, (struct tag_filter){ .template_id = id, .newest_only = true }, &list), 2);
+    /* Which of two builds is ready first is no matter. */
+    struct made third = REGISTER(t, "web", STR("late"));
+    MUST(store_build_begin(t->store, third.build.id, &err));
+    struct made fourth = REGISTER(t, "web", STR("late"));
+    finish(t, fourth.build.id);
+    struct build_row slow = outcome(third.build.id);
+    MUST(store_build_finish(t->store, &slow, &err));
+    CHECK_STR(tagged(t, id, "late"), fourth.build.id);
+    assert_int_equal(
+        list_tags(t, (struct tag_filter){ .template_id = id, .tag = STR("late"), .newest_only = true }, &list), 1);
+    CHECK_STR(list[0].build_id, fourth.build.id);
     CHECK_STR(tagged(t, id, ""), second.build.id);
     /* A build of another template is not to be had by its id. */
     struct made other = REGISTER(t, "api", STR("default"));

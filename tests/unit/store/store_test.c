@@ -63,7 +63,7 @@ static void a_store_from_the_future_is_refused_with_advice(void **state)
 
 /* A data directory that a release before this one has left, with a sandbox in it. */
 #define DROP_BUILDS                                                                                           \
-    "DROP TABLE build_layers; DROP INDEX template_layers_by_layer;"                                           \
+    "DROP TABLE newest_tags; DROP TABLE build_layers; DROP INDEX template_layers_by_layer;"                   \
     "DROP TABLE build_lines; DROP TABLE build_tags; DROP TABLE builds; DROP TABLE built_aliases; DROP TABLE " \
     "built_templates; DROP TABLE cached_steps; DROP TABLE build_kept;"
 
