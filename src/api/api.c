@@ -185,7 +185,7 @@ static void send_too_many_wait(struct request *rq)
                   arena_format(rq->arena, "too many %s: try again in a moment",
                                rq->match.route->flags & STARTS
                                    ? "sandboxes of this API key are waiting to be started"
-                                   : "requests of this API key are waiting for sandboxes to pause or resume"));
+                                   : "slow requests of this API key are waiting (pauses, resumes, disk use)"));
     request_send(rq);
 }
 

@@ -11,7 +11,7 @@ enum route_flags {
     NOT_YET = 8,     /* upstream has it, we do not: answers 501 */
     STARTS = 16,     /* starts a sandbox: runs in the lane for starts */
     UPLOADS = 64,    /* no key but a signed link; its body is streamed */
-    PAUSES = 32,     /* may wait for a pause, a resume or a snapshot: runs in the lane for those */
+    PAUSES = 32,     /* waits for a pause, a resume or a snapshot, or reads much: runs in the lane for those */
 };
 
 #endif

@@ -223,7 +223,7 @@
 #define LIMIT_SLOW_STARTS_PER_KEY 5 /* …of one key: the rest of its burst waits without a worker, as starts do */
 #define LIMIT_STARTS_WAITING 1024   /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
-#define LIMIT_PAUSES 12                       /* calls that pause, resume or copy sandboxes, of LIMIT_WORKERS… */
+#define LIMIT_PAUSES 12                       /* calls that pause, resume, copy or read much, of LIMIT_WORKERS… */
 #define LIMIT_PAUSES_PER_KEY 5                /* …of one key: less than half… */
 #define LIMIT_PAUSES_WAITING 1024             /* …and waiting ones of one key */
 #define LIMIT_DUE_PAUSES 6                    /* pauses at deadlines at once, of LIMIT_WORKERS; the others run on… */

@@ -1,4 +1,5 @@
 /* What templates are made of and take on disk: who is told what. */
+#include "api/routes.h"
 #include "built.h"
 
 #define LAYER "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210" /* of built_finish() */
@@ -140,6 +141,22 @@ static void a_team_prunes_its_own_and_the_operator_everything(void **state)
     assert_int_equal(got_int(s, "freedBytes"), (1 << 20) + 4096);
 }
 
+static void what_reads_much_waits_for_its_keys_turn(void **state)
+{
+    size_t count, found = 0;
+    const struct http_route *routes = api_routes(&count);
+
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        if (!strstr(routes[i].pattern, "/template-disk") && !strstr(routes[i].pattern, "/template-prune") &&
+            !strstr(routes[i].pattern, "/inspect"))
+            continue;
+        assert_true(routes[i].flags & PAUSES);
+        found++;
+    }
+    assert_int_equal(found, 5);
+}
+
 #define BUILT_CASE(name) cmocka_unit_test_setup_teardown(name, built_set_up, built_tear_down)
 
 int main(void)
@@ -149,6 +166,7 @@ int main(void)
         BUILT_CASE(another_team_gets_nothing_of_a_private_template_and_no_texts_of_a_public_one),
         BUILT_CASE(disk_is_told_by_team_and_all_of_it_to_the_operator),
         BUILT_CASE(a_team_prunes_its_own_and_the_operator_everything),
+        cmocka_unit_test(what_reads_much_waits_for_its_keys_turn),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
