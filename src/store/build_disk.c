@@ -369,7 +369,8 @@ static bool judge_steps(struct pruning *pruning, struct err *err)
 }
 
 /*
- * Of a team: what it was charged for. Which of an image's layers stay because another team has them, too, is not its business.
+ * Of a team: what it was charged for. Which of an image's layers stay because another team has them, too, is not its business:
+ * their number, and the time that it takes to drop them, would tell. Those that nobody has are found by the next sweep.
  */
 static bool judge_kept(struct pruning *pruning, struct arena *arena, struct cache_pruned *out, struct err *err)
 {
@@ -388,7 +389,7 @@ static bool judge_kept(struct pruning *pruning, struct arena *arena, struct cach
         if (!there)
             return true;
         struct str id = sql_row_text(&rows, 0), team_id = sql_row_text(&rows, 1);
-        if ((team_id.len && !is_of(pruning, team_id)) || is_held(pruning, id) || map_get(&pruning->used, id))
+        if (!is_of(pruning, team_id) || is_held(pruning, id) || map_get(&pruning->used, id))
             continue;
         out->bytes += (uint64_t)sql_row_int(&rows, is_all ? 3 : 2);
         if (out->count == room) {

@@ -487,7 +487,10 @@ struct cache_pruned {
     struct str *kept_ids; /* the driver drops each, then _forget() it; not with dry_run */
     size_t count;
 };
-/* Removes the steps that no build, snapshot or sandbox is on. What they and others have left without use can be dropped. */
+/*
+ * Removes the steps that no build, snapshot or sandbox is on. What they and others have left without use can be dropped; for a
+ * team only what is its own: layers of images, which teams have in common, are left to _unused().
+ */
 bool store_cache_prune(struct store *store, const struct cache_prune *want, struct arena *arena,
                        struct cache_pruned *out, struct err *err) must_use;
 

@@ -237,6 +237,32 @@ static void prune_takes_what_nobody_is_on(void **state)
     CHECK_STR(out.kept_ids[0], STR("dddd"));
 }
 
+static void prune_does_not_tell_who_else_has_an_image(void **state)
+{
+    struct temp_store *t = *state;
+    struct str other = add_team(t, "other");
+    const struct cache_prune dry = { .team_id = other, .dry_run = true };
+    struct str *unused;
+    size_t count;
+
+    MUST(store_build_keep(t->store, STR("image"), &err));
+    put_step(t, other, "d", theirs, 3, 7);
+    struct cache_pruned alone = prune(t, dry);
+    assert_int_equal(alone.count, 1);
+    put_step(t, team(t), "a", one, 3, 100);
+    struct cache_pruned both = prune(t, dry);
+    assert_int_equal(both.count, alone.count);
+    assert_int_equal(both.bytes, alone.bytes);
+    /* When the last one is gone, it can go as well. */
+    (void)prune(t, (struct cache_prune){ .team_id = team(t) });
+    (void)prune(t, (struct cache_prune){ .team_id = other });
+    MUST(store_build_forget(t->store, STR("aaaa"), &err));
+    MUST(store_build_forget(t->store, STR("dddd"), &err));
+    MUST(store_builds_unused(t->store, 0, &t->arena, &unused, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(unused[0], STR("image"));
+}
+
 static void ten_thousand_steps_are_not_slow(void **state)
 {
     struct temp_store *t = *state;
@@ -400,6 +426,7 @@ int main(void)
         STORE_TEST(uses_are_those_of_the_team),
         STORE_TEST(what_templates_take_is_added_up),
         STORE_TEST(prune_takes_what_nobody_is_on),
+        STORE_TEST(prune_does_not_tell_who_else_has_an_image),
         STORE_TEST(ten_thousand_steps_are_not_slow),
         STORE_TEST(a_long_history_of_tags_is_not_read),
         STORE_TEST(templates_of_several_pages_are_added_up),
