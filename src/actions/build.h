@@ -124,10 +124,11 @@ bool template_tag_parse(struct str text, struct arena *arena, struct str *out, s
 struct template_detail {
     struct template_row row; /* with the layers of the tag's build, if there is one */
     bool is_own, is_built, has_build;
+    bool is_whole;        /* of another team: no tags, no ids of builds and layers */
     struct str team_slug; /* of a built one */
     struct str tag;
     struct layer_row *layers; /* row.layer_count */
-    struct tag_row *tags;     /* each once; of an operator's template none */
+    struct tag_row *tags;     /* if it is whole, each once; of an operator's template none */
     size_t tag_count;
     const struct build_row *last; /* for the owner: the newest build, in any state. NULL: none */
     struct template_uses uses;

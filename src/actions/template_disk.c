@@ -1,6 +1,7 @@
 /*
- * What a template is made of, what templates take on disk, and how to be rid of the rest. A team is told about its own, and about
- * templates that it may use; what teams have in common, and what was downloaded for all, is the operator's to see.
+ * What a template is made of, what templates take on disk, and how to be rid of the rest. A team is told about its own. Of others
+ * that it may use it gets the sizes: ids of layers, and which of them it has too, would name the image below. What teams have in
+ * common, and what was downloaded for all, is the operator's to see.
  */
 #include "actions/build.h"
 #include "base/limits.h"
@@ -65,7 +66,7 @@ static bool find_tags(const struct actions *actions, const struct template_found
 {
     const struct tag_filter filter = { .template_id = found->id, .newest_only = true, .limit = LIMIT_TAGS };
 
-    return found->kind != TEMPLATE_BUILT ||
+    return found->kind != TEMPLATE_BUILT || !out->is_whole ||
            store_tag_list(actions->store, &filter, arena, &out->tags, &out->tag_count, err);
 }
 
@@ -83,6 +84,7 @@ bool action_template_inspect(const struct actions *actions, const struct caller 
     detail.tag = found.ref.tag.len ? found.ref.tag : STR("default");
     detail.is_own = found.is_own;
     detail.is_built = found.kind == TEMPLATE_BUILT;
+    detail.is_whole = found.is_own || caller->is_admin || !detail.is_built;
     detail.team_slug = detail.is_built ? found.built.team_slug : STR("");
     if (!find_build(actions, caller, &found, arena, &detail, err) ||
         !find_layers(actions, caller, arena, &detail, err) || !find_last(actions, &found, arena, &detail, err) ||

@@ -24,14 +24,16 @@ static void layers_encode(struct json_out *json, const struct template_detail *d
     for (uint32_t i = 0; i < detail->row.layer_count; i++) {
         const struct layer_row *layer = &detail->layers[i];
         json_out_object(json, NULL);
-        json_out_str(json, "id", layer->id);
+        if (detail->is_whole)
+            json_out_str(json, "id", layer->id);
         json_out_str(json, "origin", origin_name[layer->origin]);
         if (layer->is_known)
             json_out_int(json, "bytes", (int64_t)layer->bytes);
         else
             json_out_null(json, "bytes");
         text_or_nothing(json, "step", layer->step);
-        json_out_bool(json, "shared", layer->is_shared);
+        if (detail->is_whole)
+            json_out_bool(json, "shared", layer->is_shared);
         json_out_end(json);
     }
     json_out_end(json);
@@ -84,7 +86,8 @@ static void build_encode(struct json_out *json, const struct template_detail *de
 
     if (!build)
         return;
-    json_out_str(json, "buildID", build->id);
+    if (detail->is_whole)
+        json_out_str(json, "buildID", build->id);
     json_out_bool(json, "hasMemory", build->image.len > 0);
     if (!detail->is_own)
         return;

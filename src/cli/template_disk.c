@@ -102,7 +102,7 @@ static void facts(struct cli *cli, struct table *table, const json_t *template)
     if (!json_is_true(json_object_get(template, "ready")))
         fact(table, "layers",
              arena_format(&cli->arena, "no build with the tag %.*s is ready", STR_ARG(text_of(template, "tag"))));
-    else if (json_has(template, "buildID"))
+    else if (json_has(template, "hasMemory"))
         fact(table, "size", size_of(cli, template));
 }
 
@@ -149,6 +149,14 @@ static struct str beginning(struct str text, size_t most)
     return str_of(text.at, MIN(text.len, most));
 }
 
+/* Of a template of another team it is not said. */
+static struct str is_shared(const json_t *layer)
+{
+    if (!json_has(layer, "shared"))
+        return STR("-");
+    return json_is_true(json_object_get(layer, "shared")) ? STR("yes") : STR("no");
+}
+
 static void print_layers(struct cli *cli, const json_t *layers)
 {
     static const char *const heads[] = { "LAYER", ">SIZE", "SHARED", "MADE BY", NULL };
@@ -165,8 +173,7 @@ static void print_layers(struct cli *cli, const json_t *layers)
                                                 json_is_integer(json_object_get(layer, "bytes"))
                                                     ? text_bytes(&cli->arena, number_of(layer, "bytes"))
                                                     : STR("-"),
-                                                json_is_true(json_object_get(layer, "shared")) ? STR("yes") : STR("no"),
-                                                beginning(made_by(layer), 200) });
+                                                is_shared(layer), beginning(made_by(layer), 200) });
     }
     fprintf(cli->out, "\n");
     table_print(&table, cli->out, cli->is_colored, "");

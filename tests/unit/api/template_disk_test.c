@@ -92,6 +92,15 @@ static void another_team_gets_nothing_of_a_private_template_and_no_texts_of_a_pu
     assert_null(strstr(arena_text(&s->rig.arena, answer.body), "tops3cret"));
     assert_null(json_object_get(s->last, "lastBuild"));
     assert_null(json_object_get(s->last, "startCmd"));
+    /* Nor what it is based on, and what GET …/tags refuses. */
+    const char *text = arena_text(&s->rig.arena, answer.body);
+    assert_true(json_is_true(json_object_get(s->last, "ready")));
+    assert_null(strstr(text, LAYER));
+    assert_null(strstr(text, ids.build_id));
+    assert_null(json_object_get(at(s->last, "layers", 0), "shared"));
+    assert_int_equal(json_array_size(json_object_get(s->last, "tags")), 0);
+    assert_int_equal(built_as(b, key, "GET", "/templates/base/inspect", NULL).status, 200);
+    assert_non_null(json_object_get(at(s->last, "layers", 0), "id"));
 }
 
 static void disk_is_told_by_team_and_all_of_it_to_the_operator(void **state)
