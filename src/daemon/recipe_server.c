@@ -5,9 +5,11 @@
  *
  *   tmp/recipe-server       its data directory. It sees it in the place of the real one, by a mount in its own mount
  *                           namespace, because all its roles can reach that path. base's layers are mounted into it.
- *   cloister serve          a child of ours, on a loopback port of its own, without mail. It ends when we do.
+ *   cloister serve          on a loopback port of its own, without mail. It and its sandboxes are in a pid namespace, whose
+ *                           first process is its guard: a child of ours, which ends when we do. Then nothing of it runs.
  *   POST /v3/templates      one build from base with one RUN step as root; its log is read until it is over.
- *   SIGTERM                 the server ends. Its one new layer becomes tmp/recipe-upper, and its directory goes.
+ *   SIGTERM                 the server ends. Its one new layer becomes tmp/recipe-upper, and its directory goes. If it does
+ *                           not end, all of it is killed, and the build fails: the next one removes the directory.
  *
  * Everything is below tmp/ until recipe.c seals the layer, so a crash at any moment leaves rubbish in tmp/ and no more.
  *
@@ -20,17 +22,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/sched.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -45,9 +52,14 @@
 #define LOG_NAME "recipe-server-log"
 #define CERTIFICATES "/usr/local/share/ca-certificates"
 
+#ifndef RECIPE_SERVER_MS
+#define RECIPE_SERVER_MS 60000 /* smaller in tests */
+#endif
+
 enum {
-    START_MS = 60000,              /* until the server answers; it takes one or two seconds */
-    STOP_MS = 60000,               /* until it has ended */
+    START_MS = RECIPE_SERVER_MS,   /* until the server answers; it takes one or two seconds */
+    STOP_MS = RECIPE_SERVER_MS,    /* until it has ended */
+    KILL_MS = 5000,                /* and its guard, which has then killed the rest */
     CALL_MS = 60000,               /* of one API call */
     LOG_BYTES = 1024 * 1024,       /* of its own log: a few lines */
     LOOK_MS = 300,                 /* between looks at the log of a build, and */
@@ -60,7 +72,8 @@ enum {
 };
 
 struct running {
-    pid_t pid; /* of its guard; 0: none */
+    pid_t pid;     /* of its guard; 0: none */
+    bool in_order; /* it has ended, and was not killed */
     int port;
     struct arena arena;
     char key[128];
@@ -194,6 +207,7 @@ static no_return void give_up(const char *doing)
 /*
  * become_server() - between fork and `cloister serve`.
  *   user      root of the host, as any server's keeper     mounts   a private copy of the host's
+ *   pids      those of its guard's namespace, in /proc too
  *   must      see its own directory in place of the real one before anything of it runs
  */
 static no_return void become_server(const struct template *base, const char *data, const char **argv, int log_fd)
@@ -208,6 +222,8 @@ static no_return void become_server(const struct template *base, const char *dat
     program[len] = '\0';
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         give_up("make a mount namespace");
+    if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+        give_up("mount /proc");
     for (uint32_t i = 0; i < base->layer_count; i++) {
         (void)snprintf(from, sizeof from, "%s/layers/%s", data, base->layers[i]);
         (void)snprintf(to, sizeof to, "%s/tmp/" SERVER_NAME "/layers/%s", data, base->layers[i]);
@@ -223,14 +239,15 @@ static no_return void become_server(const struct template *base, const char *dat
 
 /*
  * The server's parent, which ends it when we end, also if we are killed: a keeper that changes its ids, as it does to mount,
- * is no longer told of its parent's death. SIGTERM ends both.
+ * is no longer told of its parent's death. SIGTERM ends both. It is the first of its pid namespace, so that the kernel
+ * kills every process there, sandboxes too, when it ends.
  */
 static no_return void guard_server(const struct template *base, const char *data, const char **argv, int log_fd,
-                                   pid_t parent)
+                                   int parent_fd)
 {
     sigset_t watched, before;
-    siginfo_t info;
-    int status;
+    uint64_t until_ms = 0;
+    pid_t ended;
 
     (void)setpgid(0, 0); /* the server ends its roles itself */
     (void)sigemptyset(&watched);
@@ -238,21 +255,27 @@ static no_return void guard_server(const struct template *base, const char *data
     (void)sigaddset(&watched, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(126);
+    if (fd_await(parent_fd, POLLIN, 0))
+        _exit(126); /* it ended before that */
     pid_t pid = fork();
+    if (pid < 0)
+        _exit(126);
     if (pid == 0) {
         (void)sigprocmask(SIG_SETMASK, &before, NULL);
         become_server(base, data, argv, log_fd);
     }
-    while (pid > 0) {
-        int got = sigwaitinfo(&watched, &info);
-        if (got == SIGTERM)
+    for (;;) {
+        const struct timespec look = { .tv_nsec = 100 * 1000 * 1000 };
+        if (sigtimedwait(&watched, NULL, &look) == SIGTERM) {
             (void)kill(pid, SIGTERM);
-        else if (got == SIGCHLD && waitpid(pid, &status, WNOHANG) == pid)
-            _exit(0);
+            until_ms = until_ms ? until_ms : clock_mono_ms() + STOP_MS;
+        }
+        while ((ended = waitpid(-1, NULL, WNOHANG)) > 0) /* orphans of the namespace are our children, too */
+            if (ended == pid)
+                _exit(0);
+        if (until_ms && clock_mono_ms() >= until_ms)
+            _exit(1);
     }
-    _exit(126);
 }
 
 static int free_port(void)
@@ -290,36 +313,45 @@ static bool start_server(struct running *running, const struct recipe_server *wa
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         argv[count++] = ours[i];
     argv[count] = NULL;
-    pid_t self = getpid();
-    running->pid = fork();
-    if (running->pid == 0)
-        guard_server(base, data, argv, log_fd, self);
-    if (running->pid < 0)
-        return err_sys(err, "fork");
+    auto_close int self_fd = pidfd_open(getpid(), 0);
+    struct clone_args args = { .flags = CLONE_NEWPID, .exit_signal = SIGCHLD };
+    if (self_fd < 0)
+        return err_sys(err, "pidfd_open");
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0)
+        guard_server(base, data, argv, log_fd, self_fd);
+    if (pid < 0)
+        return err_sys(err, "make a process for the server");
+    running->pid = pid;
     return true;
 }
 
 static bool has_ended(struct running *running)
 {
-    if (running->pid > 0 && waitpid(running->pid, NULL, WNOHANG) != 0)
+    int status = 0;
+    pid_t ended = running->pid > 1 ? waitpid(running->pid, &status, WNOHANG) : -1;
+
+    if (ended != 0) {
+        running->in_order = ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
         running->pid = 0;
+    }
     return running->pid == 0;
 }
 
-static void stop_server(struct running *running)
+/* When this returns, nothing of the server runs: its guard ends last. False: it had to be killed. */
+static bool stop_server(struct running *running)
 {
-    uint64_t until_ms = clock_mono_ms() + STOP_MS;
+    uint64_t until_ms = clock_mono_ms() + STOP_MS + KILL_MS;
 
-    if (running->pid > 0)
+    if (running->pid > 1)
         (void)kill(running->pid, SIGTERM);
-    while (!has_ended(running)) {
+    while (running->pid > 1 && !has_ended(running)) {
         if (clock_mono_ms() >= until_ms)
             (void)kill(running->pid, SIGKILL);
         (void)usleep(20 * 1000);
     }
-    arena_done(&running->arena);
+    return running->in_order;
 }
-#define auto_server __attribute__((cleanup(stop_server)))
 
 /* ---- calls ---- */
 
@@ -481,12 +513,18 @@ static bool await_build(struct running *running, const struct recipe_job *job, c
 static bool run_build(const struct recipe_server *want, int tmp_fd, int server_fd, const struct recipe_job *job,
                       bool *out_fine, struct err *err)
 {
-    auto_server struct running running = { 0 };
+    struct running running = { 0 };
     char target[256];
 
     arena_init(&running.arena);
-    return start_server(&running, want, job->base, tmp_fd, err) && await_server(&running, tmp_fd, server_fd, err) &&
-           begin_build(&running, job, target, sizeof target, err) && await_build(&running, job, target, out_fine, err);
+    bool ok = start_server(&running, want, job->base, tmp_fd, err) && await_server(&running, tmp_fd, server_fd, err) &&
+              begin_build(&running, job, target, sizeof target, err) &&
+              await_build(&running, job, target, out_fine, err);
+    bool in_order = stop_server(&running);
+    arena_done(&running.arena);
+    if (ok && !in_order)
+        return err_set(err, ERR_UNAVAILABLE, "the server for the build did not end; see tmp/" LOG_NAME);
+    return ok;
 }
 
 bool recipe_server_run(void *context, int data_fd, int tmp_fd, const struct recipe_job *job, bool *out_fine,

@@ -102,20 +102,21 @@ static void kill_children(void)
 }
 
 /*
- * Ends the builder and all its descendants, whatever groups they are in, and waits until they have ended. A server that
- * runs a recipe gets the time to end its sandbox.
+ * Ends all our descendants, whatever groups they are in, and waits until they have ended. They get time first: a server
+ * that runs a recipe ends its sandbox. group: the builder's while it is not reaped, else 0.
  */
-static void end_builder(pid_t pid)
+static void end_children(pid_t group)
 {
-    (void)kill(-pid, SIGTERM);
     for (int tries = 0; tries < END_TRIES; tries++) {
-        while (waitpid(-1, NULL, WNOHANG) > 0)
+        pid_t ended;
+        while ((ended = waitpid(-1, NULL, WNOHANG)) > 0)
             ;
-        if (errno == ECHILD)
+        if (ended < 0 && errno == ECHILD)
             return;
         (void)usleep(END_LOOK_MS * 1000);
     }
-    (void)kill(-pid, SIGKILL);
+    if (group > 1)
+        (void)kill(-group, SIGKILL);
     do {
         kill_children();
     } while (waitpid(-1, NULL, 0) > 0 || errno == EINTR);
@@ -186,15 +187,18 @@ static int build_watched(const char *name, const struct config *config, bool aga
     for (;;) {
         int got = sigwaitinfo(&watched, &info);
         if (got > 0 && got != SIGCHLD) {
-            end_builder(pid);
+            (void)kill(-pid, SIGTERM);
+            end_children(pid);
             (void)sigprocmask(SIG_SETMASK, &before, NULL);
             return interrupted(name, config, data_fd, got);
         }
         /* SIGCHLD does not say which child has ended; adopted orphans are children, too. */
         pid_t ended;
         while ((ended = waitpid(-1, &status, WNOHANG)) > 0)
-            if (ended == pid)
+            if (ended == pid) {
+                end_children(0); /* if it was killed, its server is still ending */
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            }
     }
 }
 

@@ -1,10 +1,17 @@
 #include "daemon/recipe_server.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -94,11 +101,202 @@ static void a_script_that_would_end_early_is_refused(void **state)
     assert_int_equal(err.kind, ERR_INTERNAL);
 }
 
-int main(void)
+/* ---- the server: this program again ---- */
+
+#define NEW_LAYER "bbbb" /* that the server makes */
+
+static const char *value_of(int argc, char **argv, const char *option)
 {
+    for (int i = 2; i + 1 < argc; i++)
+        if (strcmp(argv[i], option) == 0)
+            return argv[i + 1];
+    _exit(3);
+}
+
+/* Answers everything alike, as if a build were ready at once. Its sandbox is in a session of its own and does not end. */
+static no_return void serve(int argc, char **argv)
+{
+    static const char json[] = "{\"templateID\":\"t\",\"buildID\":\"b\",\"status\":\"ready\",\"logEntries\":[]}";
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    const char *data = value_of(argc, argv, "--data"), *colon = strrchr(value_of(argc, argv, "--listen"), ':');
+    int dir_fd = open(data, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char asked[65536];
+
+    at.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || listen(fd, 5) < 0 ||
+        mkdirat(dir_fd, "layers/" NEW_LAYER, 0700) < 0 || access("/proc/self/exe", F_OK) < 0)
+        _exit(4);
+    put(dir_fd, "api-key", "key\n");
+    if (fork() == 0) {
+        (void)setsid();
+        (void)signal(SIGTERM, SIG_IGN);
+        for (;;)
+            (void)pause();
+    }
+    if (getenv("TEST_SERVER_STAYS"))
+        (void)signal(SIGTERM, SIG_IGN);
+    for (;;) {
+        auto_close int peer = accept(fd, NULL, NULL);
+        (void)!recv(peer, asked, sizeof asked, 0);
+        (void)dprintf(peer, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", strlen(json),
+                      json);
+        (void)shutdown(peer, SHUT_WR);
+        while (recv(peer, asked, sizeof asked, 0) > 0)
+            ;
+    }
+}
+
+static void ignore_line(void *context, struct str line)
+{
+    (void)context;
+    (void)line;
+}
+
+struct run {
+    char data[40];
+    int data_fd, tmp_fd;
+    bool ok, fine;
+    struct err err;
+};
+
+static void run_recipe(struct run *run)
+{
+    struct template base = { .layer_count = 1, .cpu_millis = 1000, .memory_bytes = 1 << 30, .created_us = 1 };
+    const struct recipe_job job = { .script = "true", .setting = "A=b", .base = &base, .line = ignore_line };
+    char layer[128];
+
+    *run = (struct run){ .data = "/tmp/recipe-server-test-XXXXXX" };
+    assert_non_null(mkdtemp(run->data));
+    run->data_fd = open(run->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    (void)snprintf(base.id, sizeof base.id, "%020d", 1);
+    (void)snprintf(base.name, sizeof base.name, "base");
+    memset(base.layers[0], 'a', LAYER_HEX_BYTES - 1);
+    memset(base.recipe, '0', LAYER_HEX_BYTES - 1);
+    (void)snprintf(layer, sizeof layer, "layers/%s", base.layers[0]);
+    assert_int_equal(mkdirat(run->data_fd, "tmp", 0700) | mkdirat(run->data_fd, "layers", 0700) |
+                         mkdirat(run->data_fd, layer, 0700),
+                     0);
+    run->tmp_fd = openat(run->data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct recipe_server server = { .data = run->data };
+    run->ok = recipe_server_run(&server, run->data_fd, run->tmp_fd, &job, &run->fine, &run->err);
+}
+
+static void run_done(struct run *run)
+{
+    struct err err;
+
+    fd_close(&run->tmp_fd);
+    fd_close(&run->data_fd);
+    assert_true(remove_tree(AT_FDCWD, run->data, &err));
+}
+
+/* Everything that the server starts inherits one end. */
+static bool all_have_ended(int *fds)
+{
+    struct pollfd end = { .fd = fds[0], .events = POLLIN };
+
+    (void)close(fds[1]);
+    bool ended = poll(&end, 1, 0) == 1 && (end.revents & POLLHUP);
+    (void)close(fds[0]);
+    return ended;
+}
+
+static void a_server_that_ends_leaves_its_layer_and_no_sandbox(void **state)
+{
+    struct run run;
+    int fds[2];
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(pipe(fds), 0); /* NOLINT(android-cloexec-pipe): it is for the server */
+    run_recipe(&run);
+    assert_true(all_have_ended(fds));
+    if (!run.ok)
+        fail_msg("%s", err_text(&run.err));
+    assert_true(run.fine);
+    assert_int_equal(faccessat(run.tmp_fd, RECIPE_UPPER, F_OK, 0), 0);
+    assert_int_equal(faccessat(run.tmp_fd, "recipe-server", F_OK, 0), -1);
+    run_done(&run);
+}
+
+static void a_server_that_does_not_end_is_killed_with_its_sandbox_and_its_directory_stays(void **state)
+{
+    struct run run;
+    int fds[2];
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(pipe(fds), 0); /* NOLINT(android-cloexec-pipe): it is for the server */
+    assert_int_equal(setenv("TEST_SERVER_STAYS", "1", 1), 0);
+    run_recipe(&run);
+    assert_int_equal(unsetenv("TEST_SERVER_STAYS"), 0);
+    assert_true(all_have_ended(fds));
+    assert_false(run.ok);
+    assert_non_null(strstr(err_text(&run.err), "did not end"));
+    assert_int_equal(faccessat(run.tmp_fd, RECIPE_UPPER, F_OK, 0), -1);
+    assert_int_equal(faccessat(run.tmp_fd, "recipe-server/layers/" NEW_LAYER, F_OK, 0), 0);
+    run_done(&run);
+}
+
+/* In a pid namespace, so that a signal to "all" would not leave it. A second one, whose first process has ended, has no more. */
+static no_return void run_where_fork_fails(void)
+{
+    struct run run;
+
+    pid_t inner = fork();
+    if (inner == 0) {
+        (void)alarm(20);
+        if (unshare(CLONE_NEWPID) < 0)
+            _exit(2);
+        pid_t first = fork();
+        if (first == 0)
+            _exit(0);
+        (void)waitpid(first, NULL, 0);
+        run_recipe(&run);
+        bool right = !run.ok && strstr(err_text(&run.err), "make a process");
+        run_done(&run);
+        _exit(right ? 0 : 3);
+    }
+    int status = 0;
+    (void)waitpid(inner, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+}
+
+static void a_fork_that_fails_is_an_error_and_ends_nothing(void **state)
+{
+    int status = 0;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    pid_t outer = fork();
+    if (outer == 0) {
+        if (unshare(CLONE_NEWPID) < 0)
+            _exit(2);
+        pid_t first = fork();
+        if (first == 0)
+            run_where_fork_fails();
+        (void)waitpid(first, &status, 0);
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 5);
+    }
+    assert_int_equal(waitpid(outer, &status, 0), outer);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "serve") == 0)
+        serve(argc, argv);
+
     const struct CMUnitTest cases[] = {
         CASE(a_step_has_the_script_its_setting_proxies_and_certificates),
         CASE(a_script_that_would_end_early_is_refused),
+        CASE(a_server_that_ends_leaves_its_layer_and_no_sandbox),
+        CASE(a_server_that_does_not_end_is_killed_with_its_sandbox_and_its_directory_stays),
+        CASE(a_fork_that_fails_is_an_error_and_ends_nothing),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
