@@ -234,6 +234,24 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
     return true;
 }
 
+const char *args_first_word(int argc, char **argv, const struct command *command)
+{
+    for (int at = 0; at < argc; at++) {
+        struct str name = str_from(argv[at]);
+        if (name.len < 2 || name.at[0] != '-')
+            return argv[at];
+        if (strcmp(argv[at], "--") == 0)
+            return at + 1 < argc ? argv[at + 1] : NULL;
+        bool is_long = str_skip(&name, STR("--"));
+        if (is_long ? strchr(argv[at], '=') != NULL : name.len > 2)
+            continue; /* with its value */
+        const struct option *option =
+            is_long ? find_long(name, command->takes) : find_letter(name.at[1], command->takes);
+        at += !option || option->value;
+    }
+    return NULL;
+}
+
 bool args_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out, struct err *err)
 {
     return (str_to_u64(str_from(text), most, out) && *out >= least) ||

@@ -703,15 +703,8 @@ static bool version_run(struct cli *cli, struct err *err)
 const char *cli_first_word(const char *name, int argc, char **argv)
 {
     const struct command *command = command_find(name);
-    const char *word = NULL;
-    struct err ignored;
-    struct cli cli;
 
-    cli_init(&cli, stdout, stderr);
-    if (command && args_parse(argc, argv, command, &cli, &ignored) && cli.word_count)
-        word = cli.words[0];
-    cli_done(&cli);
-    return word;
+    return command ? args_first_word(argc, argv, command) : NULL;
 }
 
 void cli_init(struct cli *cli, FILE *out, FILE *note)

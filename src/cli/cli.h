@@ -20,7 +20,10 @@ struct cli_facts {
     bool (*recipe_at)(size_t index, const char **out_name, const char **out_makes);
 };
 
-/* The first word of a command's arguments that is not an option or the value of one; NULL: none, or they are wrong. */
+/*
+ * The first word of a command's arguments that is not an option or the value of one; NULL: none. An option that the command
+ * does not have counts as one with a value, as all of `serve` are.
+ */
 const char *cli_first_word(const char *command, int argc, char **argv);
 
 /* argv as main() got it. facts may be NULL. Returns the exit code. */

@@ -184,6 +184,8 @@ const char *cli_same_server(struct cli *cli);
 
 /* Fills cli from argv, which begins after the command's name. */
 bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err) must_use;
+/* See cli_first_word(). */
+const char *args_first_word(int argc, char **argv, const struct command *command);
 /* The value of an option that is a number. */
 bool args_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out, struct err *err)
     must_use;

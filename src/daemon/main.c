@@ -41,7 +41,7 @@ static bool is_recipe(const char *word)
     const char *name, *makes;
 
     for (size_t i = 0; word && recipe_at(i, &name, &makes); i++)
-        if (is(word, name))
+        if (is(word, name) || is(word, makes))
             return true;
     return false;
 }

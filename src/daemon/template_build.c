@@ -207,16 +207,14 @@ int template_build_main(int argc, char **argv)
     struct config config;
     struct err err;
     bool again = false;
-    const char *name = NULL;
-    char *rest[64];
+    const char *name = cli_first_word("template build", argc, argv);
+    auto_free char **rest = mem_new(((size_t)argc + 1) * sizeof *rest);
     int rest_count = 0;
 
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--again") == 0)
             again = true;
-        else if (!name && argv[i][0] != '-' && (i == 0 || argv[i - 1][0] != '-' || strcmp(argv[i - 1], "--again") == 0))
-            name = argv[i];
-        else if (rest_count < (int)COUNT_OF(rest))
+        else if (argv[i] != name)
             rest[rest_count++] = argv[i];
     }
     if (!config_load(rest_count, rest, &config, &err))

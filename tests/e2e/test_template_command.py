@@ -226,6 +226,11 @@ def test_a_recipe_comes_before_a_directory_of_its_name(server, tmp_path):
     tmp_path.chmod(0o755)
     done = build(server, "--data", tmp_path / "data", "base", cwd=tmp_path)
     assert "needs root" in done.stderr or done.returncode == 3, done.stderr
+    for words in (["code-interpreter-v1"], ["base", "--guestd", "/g"], ["--dns=127.0.0.1", "base"]):
+        done = build(server, "--data", tmp_path / "data", *words, cwd=tmp_path)
+        assert "needs root" in done.stderr or done.returncode == 3, (words, done.stderr)
+    done = build(server, "base", "--config", tmp_path / "none", cwd=tmp_path)
+    assert "configuration file" in done.stderr and "none" in done.stderr, done.stderr
     done = build(server, "./base", "--name", "base", cwd=tmp_path)
     assert done.returncode == 2 and "./base/Dockerfile, line 1: unknown instruction: FOO" in done.stderr, done.stderr
 

@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include "cli/cli.h"
 #include "cli/command.h"
 #include "test.h"
 
@@ -121,13 +122,42 @@ static void help_wins_over_what_is_missing(void **state)
     assert_true(cli.help);
 }
 
+static const char *first_word(const char *const *words)
+{
+    int count = 0;
+
+    while (words[count])
+        count++;
+    return cli_first_word("template build", count, (char **)words);
+}
+#define FIRST_WORD(...) first_word((const char *const[]){ __VA_ARGS__, NULL })
+
+static void the_first_word_is_found_among_options_of_another_program_part(void **state)
+{
+    (void)state;
+    assert_string_equal(FIRST_WORD("base", "--config", "/f"), "base");
+    assert_string_equal(FIRST_WORD("--config", "/f", "--data=/d", "base"), "base");
+    assert_string_equal(FIRST_WORD("--again", "--guestd", "/g", "base", "more"), "base");
+    assert_string_equal(FIRST_WORD("--json", "base"), "base");
+    assert_string_equal(FIRST_WORD("--name", "base", "./dir"), "./dir");
+    assert_string_equal(FIRST_WORD("--", "base"), "base");
+    assert_null(FIRST_WORD("--name", "base"));
+    assert_null(FIRST_WORD("--config"));
+    assert_null(FIRST_WORD("--"));
+    assert_null(FIRST_WORD(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(options_come_in_every_usual_spelling),   CASE(defaults_hold_when_nothing_is_given),
-        CASE(a_command_to_run_keeps_its_own_options), CASE(unknown_options_are_named_with_a_suggestion),
-        CASE(values_are_required_where_they_belong),  CASE(too_few_and_too_many_words_show_the_synopsis),
+        CASE(options_come_in_every_usual_spelling),
+        CASE(defaults_hold_when_nothing_is_given),
+        CASE(a_command_to_run_keeps_its_own_options),
+        CASE(unknown_options_are_named_with_a_suggestion),
+        CASE(values_are_required_where_they_belong),
+        CASE(too_few_and_too_many_words_show_the_synopsis),
         CASE(help_wins_over_what_is_missing),
+        CASE(the_first_word_is_found_among_options_of_another_program_part),
     };
 
     cli_init(&cli, stdout, stderr);
