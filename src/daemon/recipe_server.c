@@ -1,7 +1,7 @@
 /*
  * Theory of operation: scripts of recipes run package scripts from Debian, PyPI, npm and Maven Central, so they get what any
- * guest gets, a sandbox. Only a server has sandboxes. The operator's own may not run, may have rules that leave a script
- * without the internet, and has rows and quotas that this is none of. So there is a second server for the time of a build:
+ * guest gets, a sandbox. Only a server has sandboxes. The operator's own may not run, and has rows and quotas that this is
+ * none of. So there is a second server for the time of a build:
  *
  *   tmp/recipe-server       its data directory. It sees it in the place of the real one, by a mount in its own mount
  *                           namespace, because all its roles can reach that path. base's layers are mounted into it.
@@ -10,6 +10,10 @@
  *   POST /v3/templates      one build from base with one RUN step as root; its log is read until it is over.
  *   SIGTERM                 the server ends. Its one new layer becomes tmp/recipe-upper, and its directory goes. If it does
  *                           not end, all of it is killed, and the build fails: the next one removes the directory.
+ *
+ * Of the operator's options it has those that say which users and guestd to use and what a sandbox may reach, merged from
+ * file and command line; it reads no file itself. It has no certificate, no mail and no limits on its one client, and by
+ * default the internet, which an operator may leave to each create.
  *
  * Everything is below tmp/ until recipe.c seals the layer, so a crash at any moment leaves rubbish in tmp/ and no more.
  *
@@ -289,29 +293,60 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
+/* Of the operator's; an empty one is left out. */
+static const struct {
+    const char *name;
+    size_t field;
+} passed_on[] = {
+    { "--user", offsetof(struct config, user) },
+    { "--egress-user", offsetof(struct config, egress_user) },
+    { "--signer-user", offsetof(struct config, signer_user) },
+    { "--composer-user", offsetof(struct config, composer_user) },
+    { "--webhooks-user", offsetof(struct config, webhooks_user) },
+    { "--puller-user", offsetof(struct config, puller_user) },
+    { "--egress-allow", offsetof(struct config, egress_allow) },
+    { "--egress-deny", offsetof(struct config, egress_deny) },
+    { "--dns", offsetof(struct config, dns) },
+    { "--inside", offsetof(struct config, inside) },
+};
+
 static bool start_server(struct running *running, const struct recipe_server *want, const struct template *base,
                          int tmp_fd, struct err *err)
 {
-    char data[PATH_MAX], listen[40], memory[16], cpus[16];
-    const char *ours[] = { "--data", data,         "--listen",  listen,     "--mail", "off",    "--criu",
-                           "off",    "--internet", "on",        "--memory", memory,   "--cpus", cpus,
-                           "--pids", "4096",       "--timeout", "86400",    "--log",  "info" };
-    auto_free const char **argv = mem_new(((size_t)want->option_count + COUNT_OF(ours) + 3) * sizeof *argv);
+    const struct config *config = want->config;
+    char data[PATH_MAX], guestd[PATH_MAX], listen[40], memory[16], cpus[16], rate[24];
+    const char *const ours[] = {
+        "cloister", "serve", "--config",       "/dev/null", "--data",     data,    "--listen",      listen,
+        "--mail",   "off",   "--criu",         "off",       "--internet", "on",    "--memory",      memory,
+        "--cpus",   cpus,    "--pids",         "4096",      "--timeout",  "86400", "--egress-rate", rate,
+        "--log",    "info",  "--key-requests", "0",
+    };
+    const char *argv[COUNT_OF(ours) + 2 * COUNT_OF(passed_on) + 3];
     auto_close int log_fd = openat(tmp_fd, LOG_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    int count = 0;
+    size_t count = 0;
 
     running->port = free_port();
-    if (log_fd < 0 || running->port < 0 || !realpath(want->data, data))
+    if (log_fd < 0 || running->port < 0 || !realpath(config->data, data))
         return err_sys(err, "prepare a server");
+    if (config->guestd[0] && !realpath(config->guestd, guestd)) /* it starts in / */
+        return err_sys(err, "--guestd %.100s", config->guestd);
     (void)snprintf(listen, sizeof listen, "127.0.0.1:%d", running->port);
     (void)snprintf(memory, sizeof memory, "%d", SCRIPT_MEMORY_MB);
     (void)snprintf(cpus, sizeof cpus, "%d", SCRIPT_CPUS);
-    argv[count++] = "cloister";
-    argv[count++] = "serve";
-    for (int i = 0; i < want->option_count; i++)
-        argv[count++] = want->options[i];
+    (void)snprintf(rate, sizeof rate, "%llu", (unsigned long long)config->egress_rate_mb);
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         argv[count++] = ours[i];
+    for (size_t i = 0; i < COUNT_OF(passed_on); i++) {
+        const char *value = (const char *)config + passed_on[i].field;
+        if (value[0]) {
+            argv[count++] = passed_on[i].name;
+            argv[count++] = value;
+        }
+    }
+    if (config->guestd[0]) {
+        argv[count++] = "--guestd";
+        argv[count++] = guestd;
+    }
     argv[count] = NULL;
     auto_close int self_fd = pidfd_open(getpid(), 0);
     struct clone_args args = { .flags = CLONE_NEWPID, .exit_signal = SIGCHLD };

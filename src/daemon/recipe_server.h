@@ -9,13 +9,11 @@
 #define DAEMON_RECIPE_SERVER_H
 
 #include "base/buf.h"
+#include "daemon/config.h"
 #include "image/recipe.h"
 
 struct recipe_server {
-    const char *data; /* the data directory */
-    /* Options that the command was given, for the server too; of those that appear twice the later wins. */
-    char *const *options;
-    int option_count;
+    const struct config *config; /* the operator's: recipe_server.c lists what of it counts for the server too */
 };
 /* For struct recipe_place; the context is a struct recipe_server. */
 bool recipe_server_run(void *context, int data_fd, int tmp_fd, const struct recipe_job *job, bool *out_fine,

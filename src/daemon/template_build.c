@@ -223,6 +223,6 @@ int template_build_main(int argc, char **argv)
         (void)err_set(&err, ERR_INVALID, "no template named; there are recipes for: %s", recipe_names());
         return cli_fail(&err);
     }
-    struct recipe_server server = { .data = config.data, .options = rest, .option_count = rest_count };
+    struct recipe_server server = { .config = &config };
     return build_watched(name, &config, again, &server);
 }

@@ -121,7 +121,16 @@ static no_return void serve(int argc, char **argv)
     const char *data = value_of(argc, argv, "--data"), *colon = strrchr(value_of(argc, argv, "--listen"), ':');
     int dir_fd = open(data, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char asked[65536];
+    struct config config;
+    struct err err;
 
+    if (!config_load(argc - 2, argv + 2, &config, &err)) {
+        (void)dprintf(1, "%s\n", err_text(&err));
+        _exit(2);
+    }
+    (void)dprintf(1, "user=%s deny=%s dns=%s rate=%llu guestd=%s tls=%s requests=%llu internet=%s file=%s\n",
+                  config.user, config.egress_deny, config.dns, (unsigned long long)config.egress_rate_mb, config.guestd,
+                  config.tls_cert, (unsigned long long)config.key_requests, config.internet, config.file);
     at.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
     if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || listen(fd, 5) < 0 ||
         mkdirat(dir_fd, "layers/" NEW_LAYER, 0700) < 0 || access("/proc/self/exe", F_OK) < 0)
@@ -159,8 +168,11 @@ struct run {
     struct err err;
 };
 
-static void run_recipe(struct run *run)
+static const struct config defaults = { .user = "cloister" };
+
+static void run_recipe(struct run *run, const struct config *options)
 {
+    struct config config = *options;
     struct template base = { .layer_count = 1, .cpu_millis = 1000, .memory_bytes = 1 << 30, .created_us = 1 };
     const struct recipe_job job = { .script = "true", .setting = "A=b", .base = &base, .line = ignore_line };
     char layer[128];
@@ -177,7 +189,8 @@ static void run_recipe(struct run *run)
                          mkdirat(run->data_fd, layer, 0700),
                      0);
     run->tmp_fd = openat(run->data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct recipe_server server = { .data = run->data };
+    (void)snprintf(config.data, sizeof config.data, "%s", run->data);
+    struct recipe_server server = { .config = &config };
     run->ok = recipe_server_run(&server, run->data_fd, run->tmp_fd, &job, &run->fine, &run->err);
 }
 
@@ -210,7 +223,7 @@ static void a_server_that_ends_leaves_its_layer_and_no_sandbox(void **state)
     if (geteuid() != 0)
         skip();
     assert_int_equal(pipe(fds), 0); /* NOLINT(android-cloexec-pipe): it is for the server */
-    run_recipe(&run);
+    run_recipe(&run, &defaults);
     assert_true(all_have_ended(fds));
     if (!run.ok)
         fail_msg("%s", err_text(&run.err));
@@ -230,13 +243,40 @@ static void a_server_that_does_not_end_is_killed_with_its_sandbox_and_its_direct
         skip();
     assert_int_equal(pipe(fds), 0); /* NOLINT(android-cloexec-pipe): it is for the server */
     assert_int_equal(setenv("TEST_SERVER_STAYS", "1", 1), 0);
-    run_recipe(&run);
+    run_recipe(&run, &defaults);
     assert_int_equal(unsetenv("TEST_SERVER_STAYS"), 0);
     assert_true(all_have_ended(fds));
     assert_false(run.ok);
     assert_non_null(strstr(err_text(&run.err), "did not end"));
     assert_int_equal(faccessat(run.tmp_fd, RECIPE_UPPER, F_OK, 0), -1);
     assert_int_equal(faccessat(run.tmp_fd, "recipe-server/layers/" NEW_LAYER, F_OK, 0), 0);
+    run_done(&run);
+}
+
+static void the_server_has_the_rules_of_the_operator_and_not_the_rest(void **state)
+{
+    const struct config config = {
+        .user = "somebody",
+        .egress_deny = "10.0.0.0/8,192.0.2.1/32",
+        .dns = "192.0.2.53",
+        .egress_rate_mb = 7,
+        .guestd = "/dev/../dev/null",
+        .tls_cert = "/tls.pem",
+        .key_requests = 1,
+        .internet = "off",
+    };
+    auto_free char *said = NULL;
+    struct run run;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    run_recipe(&run, &config);
+    if (!run.ok)
+        fail_msg("%s", err_text(&run.err));
+    assert_true(fd_read_file(run.tmp_fd, "recipe-server-log", 1 << 16, &said, NULL, &run.err));
+    assert_string_equal(said, "user=somebody deny=10.0.0.0/8,192.0.2.1/32 dns=192.0.2.53 rate=7 guestd=/dev/null tls= "
+                              "requests=0 internet=on file=/dev/null\n");
     run_done(&run);
 }
 
@@ -254,7 +294,7 @@ static no_return void run_where_fork_fails(void)
         if (first == 0)
             _exit(0);
         (void)waitpid(first, NULL, 0);
-        run_recipe(&run);
+        run_recipe(&run, &defaults);
         bool right = !run.ok && strstr(err_text(&run.err), "make a process");
         run_done(&run);
         _exit(right ? 0 : 3);
@@ -296,6 +336,7 @@ int main(int argc, char **argv)
         CASE(a_script_that_would_end_early_is_refused),
         CASE(a_server_that_ends_leaves_its_layer_and_no_sandbox),
         CASE(a_server_that_does_not_end_is_killed_with_its_sandbox_and_its_directory_stays),
+        CASE(the_server_has_the_rules_of_the_operator_and_not_the_rest),
         CASE(a_fork_that_fails_is_an_error_and_ends_nothing),
     };
 
