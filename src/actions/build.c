@@ -269,10 +269,14 @@ static bool is_base_image(struct str image)
            (!image.len || image.at[0] == ':');
 }
 
-static void take_source(const struct template_row *source, struct build_want *want)
+/* tag: of a snapshot. */
+static void take_source(const struct template_row *source, struct str tag, struct build_want *want)
 {
     if (source->build) {
         want->from_build = source->build->id;
+    } else if (source->kept_id.len) { /* its layers may be others, or gone, when the build has its turn */
+        want->from_snapshot = source->id;
+        want->from_tag = tag;
     } else {
         want->from_layer_count = source->layer_count;
         want->from_layers = source->layers;
@@ -298,13 +302,13 @@ static bool find_source(const struct actions *actions, const struct caller *call
         /* Without it the image map decides; with it the image is what it was made from. */
         if (is_base_image(recipe->from_image) &&
             action_template_resolve(actions, caller, STR("base"), arena, &source, err) && !source.build)
-            take_source(&source, want);
+            take_source(&source, STR(""), want);
         return true;
     }
     want->from_text = recipe->from_template;
     bool is_found = template_named(actions, caller, name, arena, &found, err);
     if (is_found && template_build_of(actions, caller, &found, arena, &source, err)) {
-        take_source(&source, want);
+        take_source(&source, found.ref.tag, want);
         return true;
     }
     if (err->kind != ERR_NOT_FOUND && err->kind != ERR_INVALID && err->kind != ERR_DENIED)

@@ -34,7 +34,8 @@ static void begin_with(struct build *build, uint32_t layer_count, const struct s
     build->chain.layers = layers;
 }
 
-static bool from_template(struct build *build, uint32_t layer_count, const struct str *layers)
+/* The layers are held. */
+static bool from_layers(struct build *build, uint32_t layer_count, const struct str *layers)
 {
     const struct build_want *want = &build->want;
     struct arena arena;
@@ -46,7 +47,6 @@ static bool from_template(struct build *build, uint32_t layer_count, const struc
     memcpy(parts + 2, layers, layer_count * sizeof *parts);
     key_of(build->chain.key, parts, layer_count + 2);
     arena_done(&arena);
-    hold(build, layer_count, layers); /* those of a snapshot may be on layers of a build */
     begin_with(build, layer_count, layers);
     if (want->from_image.len)
         build_say(build, BUILD_INFO, "CACHED [base] FROM %.*s [%s]", STR_ARG(want->from_image), build->chain.key);
@@ -54,6 +54,60 @@ static bool from_template(struct build *build, uint32_t layer_count, const struc
         build_say(build, BUILD_INFO, "CACHED [base] FROM TEMPLATE %.*s [%s]", STR_ARG(want->from_text),
                   build->chain.key);
     return true;
+}
+
+static bool from_template(struct build *build, uint32_t layer_count, const struct str *layers)
+{
+    hold(build, layer_count, layers);
+    return from_layers(build, layer_count, layers);
+}
+
+/* It may have been deleted since the build was asked for. One that has taken its place since then does as well. */
+static bool find_snapshot(struct build *build, struct snapshot_row *out, struct err *err)
+{
+    const struct build_want *want = &build->want;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&build->builder->holds.lock);
+
+    if (!store_snapshot_get(build->builder->config.store, want->team_id, want->from_snapshot, want->from_tag,
+                            &build->arena, out, err))
+        return false;
+    layers_hold(build, out->layers, out->layer_count); /* which may be those of a build */
+    return true;
+}
+
+static bool snapshot_gone(struct build *build)
+{
+    struct str name = build->want.from_text.len ? build->want.from_text : build->want.from_image;
+
+    return build_fail(build, "snapshot '%.*s' was deleted before the build could begin with it",
+                      (int)MIN(name.len, (size_t)200), name.at);
+}
+
+static bool from_snapshot(struct build *build)
+{
+    struct snapshot_row row;
+    struct err err;
+
+    if (!find_snapshot(build, &row, &err))
+        return err.kind == ERR_NOT_FOUND ? snapshot_gone(build) : build_fail_err(build, &err);
+    build->from_kept = row.kept_id;
+    return from_layers(build, row.layer_count, row.layers);
+}
+
+bool base_is_there(struct build *build)
+{
+    const struct build_want *want = &build->want;
+    const struct chain *chain = &build->chain;
+    struct snapshot_row row;
+    struct err err;
+
+    if (!build->from_kept.len || !str_eq(chain->layers[chain->layer_count - 1], build->from_kept))
+        return true;
+    bool is_found = store_snapshot_get(build->builder->config.store, want->team_id, want->from_snapshot, want->from_tag,
+                                       &build->arena, &row, &err);
+    if (is_found ? str_eq(row.kept_id, build->from_kept) : err.kind != ERR_NOT_FOUND)
+        return true;
+    return snapshot_gone(build);
 }
 
 /* Its template may be deleted meanwhile: the layers are held before anybody can see that. */
@@ -325,6 +379,14 @@ static bool from_mapped(struct build *build, struct str name)
                : build_fail_err(build, &err);
 }
 
+static bool from_given(struct build *build)
+{
+    const struct build_want *want = &build->want;
+
+    return want->from_snapshot.len ? from_snapshot(build)
+                                   : from_template(build, want->from_layer_count, want->from_layers);
+}
+
 static bool from_reference(struct build *build)
 {
     const struct build_want *want = &build->want;
@@ -334,9 +396,9 @@ static bool from_reference(struct build *build)
 
     if (puller && !puller_template(puller, want->from_image, &build->arena, &name, &err))
         return build_fail(build, "%s", err.message);
-    bool is_given = want->from_layer_count > 0 && (!puller || str_eq(name, STR("base")));
+    bool is_given = (want->from_snapshot.len || want->from_layer_count > 0) && (!puller || str_eq(name, STR("base")));
     if (is_given)
-        return from_template(build, want->from_layer_count, want->from_layers);
+        return from_given(build);
     return name.len ? from_mapped(build, name) : from_image(build);
 }
 
@@ -348,11 +410,12 @@ bool run_base(struct build *build)
     (void)snprintf(build->prefix, sizeof build->prefix, "base");
     if (want->from_error.len)
         return build_fail(build, "%.*s", (int)MIN(want->from_error.len, (size_t)1000), want->from_error.at);
-    bool ok = want->from_build.len         ? from_build(build)
-              : want->from_image.len       ? from_reference(build)
-              : want->from_archive.len     ? from_archive(build)
-              : want->from_layer_count > 0 ? from_template(build, want->from_layer_count, want->from_layers)
-                                           : build_fail(build, "a build needs an image or a template to begin with");
+    bool ok = want->from_build.len     ? from_build(build)
+              : want->from_image.len   ? from_reference(build)
+              : want->from_archive.len ? from_archive(build)
+              : want->from_snapshot.len || want->from_layer_count > 0
+                  ? from_given(build)
+                  : build_fail(build, "a build needs an image or a template to begin with");
     if (!ok)
         return false;
     build->chain.user = STR("");

@@ -315,10 +315,11 @@ static void copy_want(struct arena *arena, const struct build_want *from, struct
 
     *out = *from;
     for (struct str **text =
-             (struct str *[]){ &out->build_id, &out->template_id, &out->team_id, &out->from_image, &out->from_build,
-                               &out->from_text, &out->from_archive, &out->archive_image, &out->from_error,
-                               &out->login.user, &out->login.password, &out->login.key_id, &out->login.key,
-                               &out->login.region, &out->login.account, &out->start_cmd, &out->ready_cmd, NULL };
+             (struct str *[]){ &out->build_id,       &out->template_id,   &out->team_id,       &out->from_image,
+                               &out->from_build,     &out->from_text,     &out->from_snapshot, &out->from_tag,
+                               &out->from_archive,   &out->archive_image, &out->from_error,    &out->login.user,
+                               &out->login.password, &out->login.key_id,  &out->login.key,     &out->login.region,
+                               &out->login.account,  &out->start_cmd,     &out->ready_cmd,     NULL };
          *text; text++)
         **text = arena_copy(arena, **text);
     copy_strs(arena, &out->from_layers, out->from_layer_count);

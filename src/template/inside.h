@@ -62,6 +62,7 @@ struct build {
     struct str reason; /* why it has failed */
     /* Of the template that it is from: */
     struct str from_template; /* its id, if it is one that was built */
+    struct str from_kept;     /* its own layer, if it is a snapshot */
     struct str start_cmd, ready_cmd;
     struct chain start_chain; /* that they run in: only its user, workdir and envs */
 
@@ -202,6 +203,8 @@ bool run_default_user(struct build *build) must_use;
 /* ---- base.c ---- */
 
 bool run_base(struct build *build) must_use;
+/* False: it is on a snapshot, which was deleted before a layer of the build was on top of it. The build has failed. */
+bool base_is_there(struct build *build) must_use;
 extern const char template_provision_sh[]; /* embedded at build time */
 
 /* ---- finalize.c ---- */

@@ -9,6 +9,9 @@
  * mark the rest as doomed". Layers are dropped after that, without the lock. A doomed one has no row, and gets none: who writes
  * rows holds what is in them. Only a build that unpacks the same layer of an image again can want it: it waits until it is gone.
  *
+ * A hold does not keep a snapshot, which goes when its team deletes it. A layer on top of it keeps its layers. A build that has
+ * none yet, and finds them gone, says so (base_is_there()).
+ *
  * After a crash nothing is held, and no build runs.
  */
 #include <stdlib.h>

@@ -102,9 +102,11 @@ struct build_want {
      */
     struct str from_archive, archive_image;
     /*
-     * A template without builds, such as `base`: in place of both. With from_image it is what the image stands for unless
-     * the image map says otherwise: `e2bdev/base`.
+     * A snapshot of the team, by the id of its template and its tag (empty: default), or the layers of a template that
+     * has no builds, such as `base`: in place of both. With from_image it is what the image stands for unless the image
+     * map says otherwise: `e2bdev/base`.
      */
+    struct str from_snapshot, from_tag;
     uint32_t from_layer_count;
     const struct str *from_layers;
     struct str from_error; /* why there is none of these: the build fails with it. Empty: there is */

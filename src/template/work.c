@@ -44,7 +44,7 @@ bool workplace_open(struct workplace *place, struct build *build)
     if (!build_goes_on(build))
         return false;
     if (!sandbox_create(config->sandboxes, &want, &build->arena, &info, &err))
-        return build_fail_err(build, &err);
+        return base_is_there(build) && build_fail_err(build, &err);
     place->id = info.id;
     return true;
 }

@@ -443,12 +443,17 @@ static void sources_are_found_as_create_finds_them(void **state)
     CHECK_STR(b->want.from_archive, STR(HASH_A));
     CHECK_STR(b->want.archive_image, STR("x:1"));
     assert_int_equal(b->want.from_image.len + b->want.from_build.len + b->want.from_layer_count, 0);
-    /* A snapshot. */
+    /* A snapshot, which the build looks for again when it has its turn. */
     const char *sandbox = served_create(s, "{\"templateID\":\"base\"}");
-    CALL(s, "POST", served_path(s, "/sandboxes/", sandbox, "/snapshots"), "{\"name\":\"snap\"}");
+    CALL(s, "POST", served_path(s, "/sandboxes/", sandbox, "/snapshots"), "{\"name\":\"snap:v1\"}");
     child = built_register(b, "{\"name\":\"c5\"}");
-    assert_int_equal(built_start(b, child, "{\"fromTemplate\":\"snap\"}").status, 202);
-    assert_int_equal(b->want.from_layer_count, 2);
+    assert_int_equal(built_start(b, child, "{\"fromTemplate\":\"snap:v1\"}").status, 202);
+    assert_int_equal(b->want.from_layer_count, 0);
+    struct snapshot_row row;
+    MUST(store_snapshot_get(s->rig.disk.store, store_team_default(s->rig.disk.store), b->want.from_snapshot,
+                            b->want.from_tag, &s->rig.arena, &row, &err));
+    CHECK_STR(row.name, STR("snap"));
+    CHECK_STR(row.tag, STR("v1"));
 }
 
 static void check_failed(struct built *b, struct built_ids ids, const char *message)

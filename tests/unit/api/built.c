@@ -27,6 +27,8 @@ static bool fake_start(struct builder *builder, const struct build_want *want, s
     b->want.from_image = kept(b, want->from_image);
     b->want.from_build = kept(b, want->from_build);
     b->want.from_text = kept(b, want->from_text);
+    b->want.from_snapshot = kept(b, want->from_snapshot);
+    b->want.from_tag = kept(b, want->from_tag);
     b->want.from_archive = kept(b, want->from_archive);
     b->want.archive_image = kept(b, want->archive_image);
     b->want.start_cmd = kept(b, want->start_cmd);

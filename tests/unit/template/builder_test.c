@@ -124,7 +124,7 @@ static struct str begin_of(struct bench *bench, struct str team_id, const char *
     want.cpu_count = 1;
     want.memory_mb = 512;
     if (!want.from_image.len && !want.from_build.len && !want.from_archive.len && !want.from_error.len &&
-        !want.from_layer_count) {
+        !want.from_layer_count && !want.from_snapshot.len) {
         want.from_text = STR("base");
         want.from_layers = base_layers;
         want.from_layer_count = 1;
@@ -606,6 +606,71 @@ static void a_build_that_writes_nothing_has_a_layer_of_its_own(void **state)
     assert_int_equal(seals, 1);
 }
 
+static struct snapshot_row snapshot(struct bench *bench, struct str layer)
+{
+    const struct snapshot_caps caps = { 10, 10, 1 << 20, 1 << 20 };
+    struct str layers[] = { base_layers[0], layer };
+    struct snapshot_row row = { .name = STR("snap"),
+                                .team_id = store_team_default(bench->rig->disk.store),
+                                .sandbox_id = STR("sandbox"),
+                                .source_template_id = STR("template"),
+                                .guestd_version = STR("1"),
+                                .layer_count = 2,
+                                .layers = layers,
+                                .kept_id = layer };
+
+    MUST(store_snapshot_add(bench->rig->disk.store, &row, &caps, &bench->rig->arena, &row, &err));
+    return row;
+}
+
+static void a_build_begins_with_what_a_snapshot_is_when_it_has_its_turn(void **state)
+{
+    static const char gone[] = "snapshot 'Snap' was deleted before the build could begin with it";
+    struct bench *bench = *state;
+    struct fake *fake = &bench->rig->fake;
+    struct str first = STR("00000000000000000000000000000000000000000000000000000000000000b1"),
+               second = STR("00000000000000000000000000000000000000000000000000000000000000b2");
+    struct snapshot_row snap = snapshot(bench, first);
+    struct build_want want = { .from_snapshot = snap.template_id,
+                               .from_text = STR("Snap"),
+                               RECIPE(STEP(RUN, STR_INIT("step one"))) };
+
+    struct build_row row = build(bench, "mine", want);
+    assert_int_equal(row.state, BUILD_READY);
+    assert_int_equal(row.layer_count, 3);
+    CHECK_STR(row.layers[1], first);
+    (void)snapshot(bench, second); /* in its place */
+    row = build(bench, "mine", want);
+    assert_int_equal(row.state, BUILD_READY);
+    CHECK_STR(row.layers[1], second);
+    want.from_tag = STR("other");
+    row = build(bench, "mine", want);
+    check_failed(bench, &row, gone, "base");
+    want.from_tag = STR("default");
+
+    /* Deleted when it was found, and nothing is on top of it yet. */
+    want.force = true;
+    pthread_mutex_lock(&fake->lock);
+    fake->gate_shut = true;
+    pthread_mutex_unlock(&fake->lock);
+    struct str id = begin(bench, "mine", want);
+    pthread_mutex_lock(&fake->lock);
+    while (!fake->at_gate)
+        pthread_cond_wait(&fake->changed, &fake->lock);
+    pthread_mutex_unlock(&fake->lock);
+    MUST(store_snapshot_remove(bench->rig->disk.store, snap.team_id, snap.template_id, &err));
+    pthread_mutex_lock(&fake->lock);
+    fake->start = FAKE_START_FAILS;
+    fake->gate_shut = false;
+    pthread_cond_broadcast(&fake->changed);
+    pthread_mutex_unlock(&fake->lock);
+    row = await(bench, id);
+    check_failed(bench, &row, gone, "base");
+    fake->start = FAKE_STARTS;
+    row = build(bench, "mine", want);
+    check_failed(bench, &row, gone, "base");
+}
+
 /* ---- the sweep ---- */
 
 /* As if a build made the step whose line in the log begins so: others wait for it. */
@@ -908,6 +973,7 @@ int main(void)
         BENCH_CASE(a_team_has_so_many_builds),
         BENCH_CASE(what_builds_keep_has_a_cap),
         BENCH_CASE(a_build_that_writes_nothing_has_a_layer_of_its_own),
+        BENCH_CASE(a_build_begins_with_what_a_snapshot_is_when_it_has_its_turn),
         BENCH_CASE(a_sweep_takes_what_is_unused_and_nothing_that_a_build_is_on),
         BENCH_CASE(what_a_cancelled_build_was_on_goes_after_it),
         BENCH_CASE(a_prune_takes_what_is_unused_and_nothing_that_a_build_is_on),
