@@ -160,7 +160,10 @@ void layers_hold(struct build *build, const struct str *layers, uint32_t count);
 bool layer_is_held(void *context, struct str id);
 /* With the lock held: the first ones, at most so many, that nobody holds are doomed. They are moved to the front of ids. */
 size_t layers_doom(struct builder *builder, struct str *ids, size_t count, size_t most) must_use;
-/* Drops what is doomed, until then (clock_mono_ms()). The rest stays for another time, also after a failure. */
+/*
+ * Drops what is doomed, until then (clock_mono_ms()). The rest stays for another time. One that cannot be dropped is in the
+ * way of no other: *err is the first one's.
+ */
 bool layers_drop(struct builder *builder, const struct str *ids, size_t count, uint64_t until_ms, size_t *out_dropped,
                  struct err *err) must_use;
 /* The build is on nothing any more. */

@@ -141,14 +141,21 @@ static void undoom(struct builder *builder, struct str id)
 bool layers_drop(struct builder *builder, const struct str *ids, size_t count, uint64_t until_ms, size_t *out_dropped,
                  struct err *err)
 {
-    bool ok = true;
+    bool ok = true, goes_on = true;
+    struct err why;
 
     *out_dropped = 0;
     for (size_t i = 0; i < count; i++) {
-        if (ok && clock_mono_ms() < until_ms) {
-            ok = sandbox_drop_snapshot(builder->config.sandboxes, ids[i], err) &&
-                 store_build_forget(builder->config.store, ids[i], err);
-            *out_dropped += ok;
+        if (goes_on && clock_mono_ms() < until_ms) {
+            if (sandbox_drop_snapshot(builder->config.sandboxes, ids[i], &why) &&
+                store_build_forget(builder->config.store, ids[i], &why)) {
+                ++*out_dropped;
+            } else {
+                goes_on = why.kind != ERR_UNAVAILABLE; /* of all of them */
+                if (ok)
+                    *err = why;
+                ok = false;
+            }
         }
         undoom(builder, ids[i]);
     }

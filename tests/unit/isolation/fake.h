@@ -87,6 +87,7 @@ struct fake {
                      enum pause_call call); /* called when one has worked, without the lock; may be NULL */
     void *pause_context;
     char dropped[LAYER_ID_BYTES]; /* the last one */
+    const char *stuck;            /* one that cannot be dropped; NULL: none */
     const char *unknown, *known;  /* snapshots that are listed, in this order; NULL: none */
 };
 

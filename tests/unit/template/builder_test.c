@@ -874,6 +874,31 @@ static void who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone(void 
     free(build);
 }
 
+static void one_layer_that_cannot_be_dropped_is_in_the_way_of_no_other(void **state)
+{
+    static const char stuck[] = "00000000000000000000000000000000000000000000000000000000000000b1";
+    struct bench *bench = *state;
+    struct builder *builder = bench->builder;
+    struct fake *fake = &bench->rig->fake;
+    struct str list[] = { str_from(stuck), STR("00000000000000000000000000000000000000000000000000000000000000b2"),
+                          STR("00000000000000000000000000000000000000000000000000000000000000b3") };
+    size_t dropped;
+
+    for (int is_away = 0; is_away < 2; is_away++) {
+        pthread_mutex_lock(&builder->holds.lock);
+        assert_int_equal(layers_doom(builder, list, 3, 3), 3);
+        pthread_mutex_unlock(&builder->holds.lock);
+        if (is_away)
+            (void)err_set(&fake->pause_errs[PAUSE_DROP][0], ERR_UNAVAILABLE, "keeper is away");
+        fake->stuck = stuck;
+        fake->pause_calls[PAUSE_DROP] = 0;
+        MUST_FAIL(layers_drop(builder, list, 3, UINT64_MAX, &dropped, &err), is_away ? ERR_UNAVAILABLE : ERR_INTERNAL);
+        assert_int_equal(dropped, is_away ? 0 : 2);
+        assert_int_equal(fake->pause_calls[PAUSE_DROP], is_away ? 1 : 3);
+        assert_int_equal(builder->holds.by_id.count, 0);
+    }
+}
+
 static void check_no_room(const struct build_row *row, const char *reason, const char *step)
 {
     assert_int_equal(row->state, BUILD_ERROR);
@@ -978,6 +1003,7 @@ int main(void)
         BENCH_CASE(what_a_cancelled_build_was_on_goes_after_it),
         BENCH_CASE(a_prune_takes_what_is_unused_and_nothing_that_a_build_is_on),
         BENCH_CASE(who_wants_a_layer_that_is_being_dropped_waits_until_it_is_gone),
+        BENCH_CASE(one_layer_that_cannot_be_dropped_is_in_the_way_of_no_other),
         BENCH_CASE(a_team_leaves_a_turn_to_others),
     };
 
