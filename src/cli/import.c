@@ -178,20 +178,35 @@ static bool failed(struct import *import, const json_t *status, struct err *err)
     return client_refused(import->cli, ERR_INVALID, text.len ? text : STR("the build has failed"), err);
 }
 
-/* One look. *out_over: it is ready. */
-static bool look(struct import *import, bool *out_over, struct err *err)
+/* Each answer is read in an arena of its own: a build may take an hour. */
+static bool fetch_status(struct import *import, json_t **out, struct err *err)
 {
     struct cli *cli = import->cli;
     struct client_answer answer = { 0 };
+    struct arena before = cli->arena;
+
+    arena_init(&cli->arena);
+    bool ok = client_call(&import->client, "GET",
+                          arena_format(&cli->arena, "/templates/%.*s/builds/%.*s/status?logsOffset=%llu",
+                                       STR_ARG(import->template_id), STR_ARG(import->build_id),
+                                       (unsigned long long)import->line_count),
+                          STR(""), &answer, err);
+    cli->refusal = STR("");
+    arena_done(&cli->arena);
+    cli->arena = before;
+    *out = answer.json;
+    return ok;
+}
+
+/* One look. *out_over: it is ready. */
+static bool look(struct import *import, bool *out_over, struct err *err)
+{
+    json_t *answer = NULL;
     struct str state;
 
-    if (!client_call(&import->client, "GET",
-                     arena_format(&cli->arena, "/templates/%.*s/builds/%.*s/status?logsOffset=%llu",
-                                  STR_ARG(import->template_id), STR_ARG(import->build_id),
-                                  (unsigned long long)import->line_count),
-                     STR(""), &answer, err))
+    if (!fetch_status(import, &answer, err))
         return false;
-    auto_json json_t *status = answer.json;
+    auto_json json_t *status = answer;
     size_t lines = json_array_size(json_object_get(status, "logEntries"));
     if (!json_take_str(status, "status", JSON_REQUIRED, &state, err))
         return client_misread(err);

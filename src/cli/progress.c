@@ -137,14 +137,14 @@ static int print_number(const struct progress *progress)
     return fprintf(progress->out, "[%*u/%u] ", digits, number, progress->total);
 }
 
-static struct str shown_of(const struct progress *progress)
+static struct str shown_of(const struct progress *progress, int64_t open)
 {
-    if (progress->open == OPEN_BASE)
+    if (open == OPEN_BASE)
         return arena_format(progress->arena, "FROM %.*s", STR_ARG(progress->file->from));
-    if (progress->open == OPEN_START)
+    if (open == OPEN_START)
         return arena_format(progress->arena, "start: %.*s", STR_ARG(progress->start_cmd));
     /* Lines that were continued are indented. */
-    struct str shown = progress->file->steps[progress->open].shown;
+    struct str shown = progress->file->steps[open].shown;
     struct buf text = buf_make(progress->arena, LIMIT_DOCKERFILE_BYTES);
     for (size_t i = 0; i < shown.len; i++)
         if (shown.at[i] != ' ' || !i || shown.at[i - 1] != ' ')
@@ -180,7 +180,7 @@ static void print_step(const struct progress *progress)
     int used = print_number(progress);
     size_t width = progress->is_terminal ? width_of(progress) : WIDE;
 
-    print_clean(progress, shown_of(progress), width > (size_t)used + TIME_ROOM ? width - (size_t)used - TIME_ROOM : 1);
+    print_clean(progress, progress->shown, width > (size_t)used + TIME_ROOM ? width - (size_t)used - TIME_ROOM : 1);
 }
 
 /* The cursor is below the step's line, and stays there. */
@@ -205,6 +205,7 @@ static void step_begin(struct progress *progress, int64_t open, int64_t at_us)
     progress->last = STR("");
     if (open >= 0 && !is_shown(&progress->file->steps[open]))
         return;
+    progress->shown = shown_of(progress, open); /* once: its line is drawn often */
     if (progress->is_terminal) {
         fputc('\n', progress->out);
         draw_open(progress, at_us);
@@ -273,6 +274,7 @@ static void step_cached(struct progress *progress, int64_t open)
     if (open >= 0 && !is_shown(&progress->file->steps[open]))
         return;
     progress->open = open;
+    progress->shown = shown_of(progress, open);
     print_step(progress);
     fprintf(progress->out, "  %scached%s\n", GREEN(progress), PLAIN(progress));
     fflush(progress->out);

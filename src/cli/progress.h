@@ -25,8 +25,9 @@ struct progress {
     bool is_terminal, is_colored;
     const struct dockerfile *file;
     struct str start_cmd;
-    unsigned total; /* lines for people: FROM, instructions, the start command */
-    int64_t open;   /* step that runs, from 0; or one of those below */
+    unsigned total;   /* lines for people: FROM, instructions, the start command */
+    int64_t open;     /* step that runs, from 0; or one of those below */
+    struct str shown; /* its text */
     int64_t since_us;
     bool is_held; /* not on a terminal: its line is not printed yet, because it may be over at once */
     uint64_t drawn_ms;

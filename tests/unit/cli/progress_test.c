@@ -111,11 +111,43 @@ static void a_step_that_fails_is_the_last(void **state)
     arena_done(&arena);
 }
 
+static void a_step_that_prints_much_takes_no_more_memory(void **state)
+{
+    struct arena arena;
+    struct progress progress;
+    struct dockerfile file;
+    struct err err;
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+
+    (void)state;
+    arena_init(&arena);
+    assert_true(dockerfile_parse(&arena, str_from(dockerfile), NULL, 0, &file, &err));
+    progress_init(&progress, &arena, out, &file, file.start_cmd);
+    progress.is_terminal = true;
+    progress_take(&progress, 0, STR("3"), STR("[builder 3/6] RUN make     all [0f]"));
+    size_t before = arena.used;
+    for (int i = 0; i < 100; i++) {
+        progress_take(&progress, 1000, STR("3"), STR("[builder 3/6] [stdout]: more"));
+        progress.drawn_ms = 0;
+        progress_tick(&progress, 1000);
+    }
+    assert_int_equal(arena.used, before);
+    progress_end(&progress, 1000, PROGRESS_DONE);
+    progress_done(&progress);
+    (void)fclose(out);
+    assert_non_null(strstr(text, "[2/4] RUN make all  0.0 s\n"));
+    free(text);
+    arena_done(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(each_instruction_has_a_line),
         CASE(a_step_that_fails_is_the_last),
+        CASE(a_step_that_prints_much_takes_no_more_memory),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);
