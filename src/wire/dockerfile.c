@@ -194,7 +194,7 @@ static struct str terminator(struct convert *c, struct str name, struct str cont
         if (char_is_alnum(name.at[i]) || ((unsigned char)name.at[i] & 0xc0) != 0x80)
             buf_add_char(&text, char_is_alnum(name.at[i]) ? name.at[i] : '_');
     }
-    while (memmem(content.at, content.len, text.data, text.len))
+    while (content.len && memmem(content.at, content.len, text.data, text.len))
         buf_add_char(&text, '_');
     return buf_str(&text);
 }

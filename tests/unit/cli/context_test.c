@@ -176,13 +176,13 @@ static const char *unpacked(struct fixture *f, int fd, uint64_t size)
     struct buf out = buf_make(&f->arena, 1 << 20);
     struct unzip *unzip = unzip_new(1 << 20);
     struct tar *tar = tar_new();
-    auto_close int closed = fd;
     char *packed = NULL;
     static char room[1 << 16];
     size_t len, have = 1;
     struct err err;
 
     assert_true(fd_read_all(fd, 1 << 20, &packed, &len, &err));
+    fd_close(&fd);
     assert_int_equal(len, size);
     struct str in = str_of(packed, len);
     while (in.len || have) {
