@@ -35,7 +35,8 @@ struct h2_client {
     /* The request body of the stream that has one. */
     struct str body;
     size_t body_sent;
-    bool body_waits; /* more of it may come */
+    bool body_waits;   /* more of it may come */
+    struct buf unsent; /* what the socket had no room for: how much that is differs between machines */
 };
 
 static inline struct h2_got *h2_got(struct h2_client *client, int32_t id)
@@ -119,6 +120,7 @@ static inline struct h2_client *h2_client_new(int fd)
     nghttp2_option *option;
 
     client->fd = fd;
+    client->unsent = buf_make(NULL, SIZE_MAX / 4);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)); /* a clock that stands ends no delay */
     for (int i = 0; i < H2_STREAMS; i++) {
         client->got[i].fields = buf_make(NULL, SIZE_MAX / 4);
@@ -149,22 +151,29 @@ static inline void h2_client_free(struct h2_client *client)
         buf_done(&client->got[i].fields);
         buf_done(&client->got[i].body);
     }
+    buf_done(&client->unsent);
     if (client->fd >= 0)
         close(client->fd);
     free(client);
 }
 
-static inline void h2_send_all(struct h2_client *client, struct str bytes)
+static inline void h2_flush(struct h2_client *client)
 {
-    while (bytes.len && !client->was_reset) {
-        ssize_t n = write(client->fd, bytes.at, bytes.len);
+    while (client->unsent.len && !client->was_reset) {
+        ssize_t n = write(client->fd, client->unsent.data, client->unsent.len);
         if (n < 0 && errno == EAGAIN)
-            fail_msg("the server does not read");
+            return; /* the next turn goes on, once the server has read */
         if (n < 0)
             client->was_reset = true;
         else
-            bytes = str_of(bytes.at + n, bytes.len - (size_t)n);
+            buf_drop(&client->unsent, (size_t)n);
     }
+}
+
+static inline void h2_send_all(struct h2_client *client, struct str bytes)
+{
+    buf_add(&client->unsent, bytes);
+    h2_flush(client);
 }
 
 /* Send what there is to send, take what is there. True, so that it can stand in a condition. */
@@ -174,7 +183,8 @@ static inline bool h2_turn(struct h2_client *client)
     uint8_t room[65536];
     ssize_t n;
 
-    while (!client->was_reset && (n = nghttp2_session_mem_send(client->session, &bytes)) > 0)
+    h2_flush(client);
+    while (!client->was_reset && !client->unsent.len && (n = nghttp2_session_mem_send(client->session, &bytes)) > 0)
         h2_send_all(client, str_of(bytes, (size_t)n));
     while (!client->is_deaf && !client->ended && !client->was_reset) {
         n = read(client->fd, room, sizeof room);
