@@ -385,8 +385,9 @@ static void on_stopping(struct timer *timer)
     struct front *front = container_of(timer, struct front, stopping);
     bool has_time = loop_now_ms(front->loop) < front->stop_ms;
 
-    /* Builds come first: keeper ends their sandboxes, which nobody could use while no server runs. */
-    if (!front->is_shut && !(builder_is_busy(front->builder) && has_time)) {
+    /* Builds and the pool come first: keeper ends their sandboxes, which nobody could use while no server runs. */
+    bool is_used = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes);
+    if (!front->is_shut && !(is_used && has_time)) {
         shut_channels(front);
         has_time = true;
     }
@@ -410,6 +411,7 @@ static void on_signal(void *context, int number)
         front_mail_stop(front->mail);
     timer_clear(&front->upkeep_timer);
     builder_stop(front->builder);
+    sandboxes_close_pool(front->sandboxes);
     front->stop_ms = loop_now_ms(front->loop) + STOP_BUILDS_MS;
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
@@ -519,6 +521,8 @@ static bool front_open(struct front *front, struct err *err)
         .per_key_max = front->settings.key_sandboxes,
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
+        .pool_most = front->settings.pool_most,
+        .meminfo_fd = role_fd(front->self, GRANT_MEMINFO),
         .inside = front->settings.inside,
         .has_mail = front->settings.mail.is_on,
     });

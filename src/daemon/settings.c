@@ -37,6 +37,17 @@ bool settings_switch(const char *option, const char *word, bool *out_on, struct 
     return true;
 }
 
+bool settings_pool(const char *word, uint32_t *out_most, struct err *err)
+{
+    uint64_t most = strcmp(word, "auto") == 0 ? LIMIT_POOL_AUTO : 0;
+
+    if (!most && strcmp(word, "off") != 0 && !str_to_u64(str_from(word), LIMIT_POOL, &most))
+        return err_set(err, ERR_INVALID, "--pool must be auto, off or a number up to %d, not '%.40s'", LIMIT_POOL,
+                       word);
+    *out_most = (uint32_t)most;
+    return true;
+}
+
 /* NAME or NAME:PORT. An URL or a single word would make addresses of sandboxes that lead nowhere. */
 static bool domain_is_valid(struct str text)
 {
@@ -276,6 +287,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, str_from(settings->node_id));
     pack_str(&out, str_from(settings->domain));
     pack_u32(&out, settings->sandboxes_max);
+    pack_u32(&out, settings->pool_most);
     pack_u32(&out, settings->key_sandboxes);
     pack_u32(&out, settings->key_requests);
     pack_u32(&out, settings->key_streams);
@@ -316,6 +328,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     unpack_text(&in, got.node_id, sizeof got.node_id);
     unpack_text(&in, got.domain, sizeof got.domain);
     got.sandboxes_max = unpack_u32(&in);
+    got.pool_most = unpack_u32(&in);
     got.key_sandboxes = unpack_u32(&in);
     got.key_requests = unpack_u32(&in);
     got.key_streams = unpack_u32(&in);
@@ -554,7 +567,11 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 {
     struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20,
                                     .sandboxes_max = (uint32_t)config->sandboxes_max };
+    uint32_t pool_most;
 
+    if (!settings_pool(config->pool, &pool_most, err))
+        return false;
+    made.sandboxes_max += pool_most;
     if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
         !ranges_make("--webhook-allow", str_from(config->webhook_allow), made.hook_allow, &made.hook_allow_count,

@@ -143,6 +143,7 @@ struct sandboxes {
     bool sweep_posted;
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
+    struct pool *pool;       /* under the lock */
     bool sampler_stopped;
     struct timer sampler; /* the loop's: the next measurement */
     struct round *round;  /* the loop's: the measurement that a worker is doing */
@@ -178,6 +179,7 @@ enum sandbox_state sandbox_state_found(enum sandbox_row_state row, unsigned held
 
 /* With one reference, which belongs to the maps once it is in them. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
+struct sandbox *sandbox_new_named(struct sandboxes *all) must_use; /* with a new id */
 struct sandbox *sandbox_ref(struct sandbox *sb);
 /* With the lock held: put it into the maps, with the reference, and take it out. */
 void sandbox_enlist(struct sandbox *sb);
@@ -238,6 +240,18 @@ void sandbox_note_no_network(struct sandbox *sb);
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
+
+/* ---- pool.c ---- */
+
+struct pool *pool_new(struct sandboxes *all) must_use;
+void pool_free(struct pool *pool); /* after the workers have ended; sandboxes keep running */
+/*
+ * One that was started for such a create, with its guestlink; the caller's, in no map. NULL: none is ready. Either way the
+ * demand is noted. With the lock held.
+ */
+struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, int *out_guestlink_fd) must_use;
+/* The driver says that it has ended. False: it does not wait in the pool. With the lock held. */
+bool pool_exited(struct pool *pool, struct str id);
 
 /* ---- pause.c ---- */
 

@@ -56,6 +56,8 @@ struct sandboxes_config {
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
     bool has_mail;          /* egress ends TLS for mail's names: every sandbox has an authority */
+    unsigned pool_most;     /* sandboxes that are started before anybody asks for them (pool.c); 0: none */
+    int meminfo_fd;         /* /proc/meminfo, borrowed: the pool is small on a small machine, and empty on a full one */
     const char *inside;     /* names that every sandbox reaches, whatever its policy, a line each; NULL or "": none */
 };
 
@@ -75,6 +77,18 @@ uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
  * lost. What the driver holds and the store does not know is ended.
  */
 bool sandboxes_recover(struct sandboxes *all, struct err *err) must_use;
+
+/* The pool: what it has, and what it did since the start. */
+struct pool_figures {
+    unsigned most;                        /* 0: it is off */
+    unsigned ready, wanted, kinds;        /* now; kinds: of template, CPUs and memory */
+    bool is_low;                          /* it is empty because the machine is short of memory */
+    uint64_t made, failed, taken, missed; /* missed: creates that would have taken one */
+};
+struct pool_figures sandboxes_pool_figures(struct sandboxes *all);
+/* Ends all that wait, and starts no more. Any thread; it is empty a moment later. */
+void sandboxes_close_pool(struct sandboxes *all);
+bool sandboxes_pool_is_empty(struct sandboxes *all) must_use;
 
 struct pair {
     struct str name, value;

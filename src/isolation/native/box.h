@@ -33,7 +33,7 @@
 #include "isolation/native/trash.h"
 #include "isolation/native/zygotes.h"
 
-enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those being cleared away */
+enum { BOX_SLOTS = LIMIT_SANDBOXES + LIMIT_POOL + 64 }; /* some more than may live, for those being cleared away */
 
 /*
  * STARTING  not listed yet; a failure ends it

@@ -1,0 +1,315 @@
+/* The pool, with the fake driver and a clock that stands. */
+#include <stdlib.h>
+
+#include "rig.h"
+#include "sandbox/sandbox.h"
+
+#define TEAM STR("team")
+
+enum { MOST = 8, LEAST = 2, REST_MS = 20, SHRINK_MS = 30000, FORGET_MS = 600000, RETRY_MS = 1000 }; /* as in pool.c */
+
+static int set_up(void **state)
+{
+    struct rig *rig;
+
+    (void)rig_set_up_only(state);
+    rig = *state;
+    rig->config.pool_most = MOST;
+    rig->config.meminfo_fd = -1;
+    rig_start(rig);
+    rig_stand();
+    return 0;
+}
+
+static struct pool_figures figures(struct rig *rig)
+{
+    return sandboxes_pool_figures(rig->all);
+}
+
+/* Polls; a test that never ends is caught by the runner's own limit. */
+static void wait_ready(struct rig *rig, unsigned count)
+{
+    while (figures(rig).ready != count || workers_busy(rig->workers))
+        usleep(500);
+}
+
+/* Creates are so far apart that nothing counts as a burst. */
+static struct sandbox_info create_calmly(struct rig *rig)
+{
+    rig_turn(rig, 2000);
+    struct sandbox_info info = rig_create(rig);
+    rig_turn(rig, REST_MS);
+    return info;
+}
+
+static void fill(struct rig *rig)
+{
+    (void)create_calmly(rig);
+    wait_ready(rig, LEAST);
+}
+
+static unsigned starts(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->fake.lock);
+    unsigned count = rig->fake.starts;
+    pthread_mutex_unlock(&rig->fake.lock);
+    return count;
+}
+
+static void nothing_waits_before_the_first_create(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(figures(rig).most, MOST);
+    assert_int_equal(figures(rig).ready, 0);
+    assert_int_equal(rig_held_count(rig), 0);
+}
+
+static void the_second_create_starts_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct pair envs[] = { { STR("A"), STR("1") } };
+    struct sandbox_info got;
+
+    fill(rig);
+    unsigned before = starts(rig);
+    rig->want.envs = envs;
+    rig->want.env_count = 1;
+    rig->want.team_id = STR("other");
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(figures(rig).taken, 1);
+    assert_int_equal(figures(rig).missed, 1);
+    assert_int_equal(starts(rig), before);
+
+    /* It is the caller's in every way, as one that was started for it. */
+    assert_int_equal(info.id.len, 21);
+    assert_int_equal(info.deadline_us - info.started_us, INT64_C(3600000000));
+    MUST(sandbox_get(rig->all, STR("other"), info.id, &rig->arena, &got, &err));
+    CHECK_STR(got.template_id, STR("tbase"));
+    struct guestlink_setup setup = rig_setup_of(rig, info.id);
+    CHECK_STR(setup.sandbox_id, info.id);
+    CHECK_STR(setup.access_token, info.access_token);
+    assert_int_equal(setup.env_count, 1);
+    CHECK_STR(str_from(rig->policy_id), info.id);
+    assert_int_equal(rig_rows(rig), 2);
+    struct event_row *events;
+    size_t count;
+    MUST(store_event_list(rig->disk.store, info.id, &rig->arena, &events, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(events[0].type, STR("sandbox.lifecycle.created"));
+}
+
+static void what_waits_is_nobody_s(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info *list, got;
+    size_t count;
+
+    fill(rig);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 1);
+    assert_int_equal(rig_rows(rig), 1);
+    for (uint32_t i = 0; i < rig->fake.held_count; i++) {
+        struct str id = str_from(rig->fake.held[i].id);
+        if (str_eq(id, list[0].id))
+            continue;
+        MUST_FAIL(sandbox_get(rig->all, TEAM, id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+        MUST_FAIL(sandbox_kill(rig->all, TEAM, id, "request", &err), ERR_NOT_FOUND);
+        assert_null(sandbox_find(rig->all, id));
+    }
+}
+
+static void another_kind_is_not_given_out(void **state)
+{
+    static const struct str other[] = { STR_INIT("ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff") };
+    struct rig *rig = *state;
+    struct sandbox_want usual = rig->want;
+
+    fill(rig);
+    rig->want.layers = other; /* the template was built again */
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.memory_mb *= 2;
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.cpu_count++;
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.is_temporary = true;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void one_that_has_died_is_not_given_out(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = create_calmly(rig);
+    char dead[LIMIT_ID_BYTES] = "";
+
+    wait_ready(rig, LEAST);
+    for (uint32_t i = 0; i < rig->fake.held_count; i++)
+        if (!str_eq(str_from(rig->fake.held[i].id), info.id))
+            memcpy(dead, rig->fake.held[i].id, sizeof dead);
+    rig_exit(rig, str_from(dead));
+    for (int i = 0; i < 4; i++) {
+        info = create_calmly(rig);
+        assert_string_not_equal(arena_text(&rig->arena, info.id), dead);
+    }
+}
+
+/* Its end was not told yet: guestd does not answer. */
+static void a_create_whose_sandbox_is_dead_gets_a_new_one(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig->fake.start = FAKE_GUEST_DIES;
+    (void)rig_create(rig); /* takes one of the first two… */
+    rig_turn(rig, 2000);
+    wait_ready(rig, LEAST); /* …and the next one to be taken is the other, then one whose guestd is dead */
+    (void)rig_create(rig);
+    rig->fake.start = FAKE_STARTS;
+    uint64_t taken = figures(rig).taken;
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(figures(rig).taken, taken + 1);
+    assert_true(rig_holds(rig, info.id));
+    assert_int_equal(rig_rows(rig), 4);
+}
+
+static void a_burst_is_prepared_for_and_forgotten_again(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int i = 0; i < 6; i++)
+        (void)rig_create(rig);
+    assert_int_equal(figures(rig).wanted, 6);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, 6);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, 3);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, LEAST);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, LEAST);
+    rig_turn(rig, FORGET_MS);
+    wait_ready(rig, 0);
+    assert_int_equal(figures(rig).kinds, 0);
+    assert_int_equal(rig_held_count(rig), 6);
+}
+
+static void there_are_never_more_than_the_operator_allows(void **state)
+{
+    static const struct str other[] = { STR_INIT("ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff") };
+    struct rig *rig = *state;
+
+    for (int i = 0; i < MOST + 3; i++)
+        (void)rig_create(rig);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, MOST);
+    assert_int_equal(figures(rig).wanted, MOST);
+    /* Another kind gets its part, from the one that was not used for longest. */
+    rig->want.layers = other;
+    (void)create_calmly(rig);
+    rig_turn(rig, REST_MS);
+    while (figures(rig).kinds != 2 || figures(rig).ready != MOST || workers_busy(rig->workers))
+        usleep(500);
+    uint64_t taken = figures(rig).taken;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, taken + 1);
+}
+
+static void a_start_that_fails_is_tried_again_later(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig->fake.start = FAKE_START_FAILS;
+    (void)create_calmly(rig);
+    while (figures(rig).failed == 0 || workers_busy(rig->workers))
+        usleep(500);
+    unsigned tried = starts(rig);
+    rig_turn(rig, RETRY_MS - REST_MS - 1);
+    assert_int_equal(starts(rig), tried);
+    rig->fake.start = FAKE_STARTS;
+    rig_turn(rig, 2 * RETRY_MS);
+    wait_ready(rig, LEAST);
+}
+
+static void a_closed_pool_ends_what_waits(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    assert_false(sandboxes_pool_is_empty(rig->all));
+    sandboxes_close_pool(rig->all);
+    while (!sandboxes_pool_is_empty(rig->all))
+        usleep(500);
+    assert_int_equal(rig_held_count(rig), 1);
+    (void)rig_create(rig); /* a new one */
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void the_next_front_ends_what_waits(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig_stop(rig);
+    assert_int_equal(rig_held_count(rig), 1 + LEAST);
+    rig_start(rig);
+    assert_int_equal(rig_held_count(rig), 1);
+    assert_int_equal(rig_rows(rig), 1);
+}
+
+static void a_limit_refuses_before_one_is_taken(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig_stop(rig);
+    rig->config.sandboxes_max = 1;
+    rig_start(rig);
+    fill(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    assert_int_equal(figures(rig).ready, LEAST);
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void a_row_that_cannot_be_written_leaves_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    char large[LIMIT_METADATA_BYTES * 8];
+    struct pair metadata[] = { { STR("k"), str_of(large, sizeof large) } };
+
+    fill(rig);
+    memset(large, 1, sizeof large);
+    rig->want.metadata = metadata;
+    rig->want.metadata_count = 1;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
+    rig_turn(rig, 2000);
+    wait_ready(rig, LEAST);
+    assert_int_equal(rig_rows(rig), 1);
+    assert_int_equal(rig_held_count(rig), 1 + LEAST);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nothing_waits_before_the_first_create, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(the_second_create_starts_nothing, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_waits_is_nobody_s, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(another_kind_is_not_given_out, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(one_that_has_died_is_not_given_out, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_create_whose_sandbox_is_dead_gets_a_new_one, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_burst_is_prepared_for_and_forgotten_again, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(there_are_never_more_than_the_operator_allows, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_start_that_fails_is_tried_again_later, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_closed_pool_ends_what_waits, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(the_next_front_ends_what_waits, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_limit_refuses_before_one_is_taken, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_row_that_cannot_be_written_leaves_nothing, set_up, rig_tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
