@@ -511,6 +511,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     log_setup("keeper", log_least);
     tell_replaced(config);
     settings_choose_domain(config, keeper->settings.domain);
+    keeper->egress.sandboxes_max += keeper->settings.pool_most;
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
     keeper->settings.key_requests = (uint32_t)config->key_requests;

@@ -567,11 +567,7 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 {
     struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20,
                                     .sandboxes_max = (uint32_t)config->sandboxes_max };
-    uint32_t pool_most;
 
-    if (!settings_pool(config->pool, &pool_most, err))
-        return false;
-    made.sandboxes_max += pool_most;
     if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
         !ranges_make("--webhook-allow", str_from(config->webhook_allow), made.hook_allow, &made.hook_allow_count,
