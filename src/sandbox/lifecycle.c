@@ -620,8 +620,8 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
     if (!want_check(all, want, err))
         return false;
     if (!create(all, want, true, arena, out, &pooled, err)) {
-        if (!pooled || err->kind == ERR_LIMIT || err->kind == ERR_FULL)
-            return false;
+        if (!pooled || err->kind == ERR_LIMIT || err->kind == ERR_FULL || err->kind == ERR_TIMEOUT)
+            return false; /* a new one would do no better, or the caller has waited long enough */
         log_warn("sandbox: one from the pool could not be used, making a new one: %s", err_text(err));
         if (!create(all, want, false, arena, out, &pooled, err))
             return false;

@@ -37,6 +37,7 @@ enum {
     LOOK_MS = 5000,        /* between looks at the machine's memory while some wait */
     RETRY_FIRST_MS = 1000, /* after a start that failed; doubled each time… */
     RETRY_MAX_MS = 60 * 1000,
+    GONE_MS = 500,        /* for one that is ended: if the server stops, it should leave nothing */
     AT_ONCE = 2,          /* starts and ends under way; a worker each */
     BYTES_EACH = 2 << 20, /* what one takes, with some reserve: it is 1.1 MB, and 3 more with a warm interpreter */
     SHARE = 32,           /* the pool has a part of the machine's memory: 1 of so many… */
@@ -63,6 +64,7 @@ struct kind {
     uint64_t shrink_ms;                /* the target is halved then, unless it is asked for before */
     uint64_t used_ms;                  /* the last create */
     uint64_t retry_ms, retry_pause_ms; /* after a start that failed */
+    bool is_dropped;                   /* a layer of it is being removed */
 };
 
 /* A worker's part: starts one, or ends one. */
@@ -186,7 +188,7 @@ static void note_demand(struct pool *pool, struct kind *kind, uint64_t now_ms)
 
 static void lower_demand(struct kind *kind, uint64_t now_ms)
 {
-    if (now_ms >= kind->used_ms + FORGET_MS) {
+    if (kind->is_dropped || now_ms >= kind->used_ms + FORGET_MS) {
         kind->target = 0;
     } else if (now_ms >= kind->shrink_ms && kind->target > LEAST) {
         kind->target = MAX(kind->target / 2, (unsigned)LEAST);
@@ -265,7 +267,7 @@ static void end_one(struct pool *pool, struct pooled *one)
     bool gone;
 
     /* If this fails, keeper cannot end anything, and front is about to end too. */
-    if (!driver_stop_wait(pool->all->config.driver, one->sandbox->id, 0, &gone, &err))
+    if (!driver_stop_wait(pool->all->config.driver, one->sandbox->id, GONE_MS, &gone, &err))
         log_warn("pool: sandbox %s is left over until the next start: %s", one->sandbox->id, err_text(&err));
     free_pooled(one);
 }
@@ -377,9 +379,9 @@ static void lower_all(struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
             kind->target = 0;
         if (kind->target > LEAST)
             *next_ms = MIN(*next_ms, kind->shrink_ms);
-        else if (kind->target || kind->ready_count || kind->making)
+        else if (kind->target)
             *next_ms = MIN(*next_ms, kind->used_ms + FORGET_MS);
-        else
+        else if (!kind->ready_count && !kind->making) /* else job_done() looks again */
             free_kind(kind);
     }
 }
@@ -503,6 +505,8 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     if (!pool->most || pool->is_closed || want->image.len || want->is_temporary)
         return NULL;
     struct kind *kind = find_kind(pool, want);
+    if (kind && kind->is_dropped)
+        return NULL;
     if (!kind)
         kind = add_kind(pool, want);
     note_demand(pool, kind, clock_mono_ms());
@@ -519,6 +523,14 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     *out_guestlink_fd = take_fd(&one->guestlink_fd);
     free(one);
     return sb;
+}
+
+void pool_drop_layer(struct pool *pool, struct str layer)
+{
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        for (uint32_t i = 0; i < kind->layer_count && !kind->is_dropped; i++)
+            kind->is_dropped = str_eq(kind->layers[i], layer);
+    look_again(pool);
 }
 
 bool pool_exited(struct pool *pool, struct str id)

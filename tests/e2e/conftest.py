@@ -36,7 +36,7 @@ def own_server(server):
     """A second server, for tests that break it. That it runs beside the first is a test in itself."""
     data = server.data.parent / f"{server.data.name}-faults"
     prepare(data)
-    mine = Server(data)
+    mine = Server(data, ["--pool", "off"])  # so that what it has is what its tests have made; test_pool.py is for the rest
     mine.start()
     mine.kill_all()
     yield mine
