@@ -321,6 +321,24 @@ static void on_upkeep(struct timer *timer)
 
 /* ---- start ---- */
 
+/* The templates that clients use if they name none. What else is in use, the pool learns by itself. */
+static void expect_creates(struct front *front)
+{
+    static const struct str names[] = { STR_INIT("base"), STR_INIT("code-interpreter-v1") };
+    struct template_row row;
+    struct arena arena;
+    struct err ignored; /* there is none of this name yet */
+
+    arena_init(&arena);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (store_template_by_alias(front->store, STR(""), names[i], &arena, &row, &ignored))
+            sandboxes_expect(front->sandboxes, &(struct sandbox_want){ .layer_count = row.layer_count,
+                                                                       .layers = row.layers,
+                                                                       .cpu_count = row.cpu_count,
+                                                                       .memory_mb = row.memory_mb });
+    arena_done(&arena);
+}
+
 static void boot_run(struct job *job)
 {
     struct front *front = container_of(job, struct front, boot);
@@ -331,6 +349,8 @@ static void boot_run(struct job *job)
         log_error("cannot start: %s", err_text(&err));
     else if (front->mail)
         front_mail_first(front->mail);
+    if (front->booted)
+        expect_creates(front);
 }
 
 static void boot_done(struct job *job)

@@ -915,6 +915,15 @@ static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_ro
     return found;
 }
 
+static void expect_more_of(const struct sandbox *sb)
+{
+    if (sb->layer_count)
+        sandboxes_expect(sb->all, &(struct sandbox_want){ .layer_count = sb->layer_count,
+                                                          .layers = sb->layers,
+                                                          .cpu_count = sb->cpu_count,
+                                                          .memory_mb = sb->memory_mb });
+}
+
 static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
 {
     auto_free struct held *held = NULL;
@@ -954,6 +963,8 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
         if (!is_row(rows, row_count, str_from(held[i].id)))
             discard(remember(all, str_from(held[i].id), NULL), "not in the store");
     snapshots_drop_unknown(all);
+    for (size_t i = 0; i < relink->count; i++)
+        expect_more_of(relink->found[i].sandbox);
     workers_run(all->config.workers, &relink->job);
     return true;
 }

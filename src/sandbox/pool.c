@@ -4,7 +4,7 @@
  *
  * A kind is what cannot be changed once a sandbox has started: its layers, CPUs and memory. A template that was built again has
  * other layers, so it is another kind: nothing of the old one is given out. A kind begins with the first create that would
- * have used it, and its demand sets how many wait:
+ * have used it, or when one is expected, and its demand sets how many wait:
  *
  *   up      to the number of creates within RECENT_MS, at once
  *   down    by half for each SHRINK_MS in which that many were not asked for, but not below LEAST
@@ -523,6 +523,21 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     *out_guestlink_fd = take_fd(&one->guestlink_fd);
     free(one);
     return sb;
+}
+
+void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct pool *pool = all->pool;
+
+    if (!pool->most || pool->is_closed)
+        return;
+    struct kind *kind = find_kind(pool, want);
+    if (!kind)
+        kind = add_kind(pool, want);
+    kind->target = MIN(MAX(kind->target, (unsigned)LEAST), pool->most);
+    kind->used_ms = clock_mono_ms();
+    look_again(pool);
 }
 
 void pool_drop_layer(struct pool *pool, struct str layer)

@@ -85,7 +85,10 @@ struct pool_figures {
     bool is_low;                          /* it is empty because the machine is short of memory */
     uint64_t made, failed, taken, missed; /* missed: creates that would have taken one */
 };
+struct sandbox_want;
 struct pool_figures sandboxes_pool_figures(struct sandboxes *all);
+/* Creates with these layers, CPUs and memory are likely: some are started for them. Any thread, after recovery. */
+void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want);
 /* Ends all that wait, and starts no more. Any thread; it is empty a moment later. */
 void sandboxes_close_pool(struct sandboxes *all);
 bool sandboxes_pool_is_empty(struct sandboxes *all) must_use;
