@@ -62,15 +62,20 @@ static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, stru
     return receive_all(fd, body, length, until_ms, err) && guestlink_read(str_of(body, length), arena, out, err);
 }
 
-/* `want` is the type of the answer that says yes. */
+/*
+ * `want` is the type of the answer that says yes. A WARMED that is not wanted belongs to a guest_warm() that has not waited
+ * for it.
+ */
 static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
                                         struct guestlink_message *out, struct err *err)
 {
-    if (!receive_message(fd, arena, until_ms, out, err))
-        return GUEST_SILENT;
-    if (out->type == want)
+    do {
+        if (!receive_message(fd, arena, until_ms, out, err))
+            return GUEST_SILENT;
+    } while (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED);
+    if (out->type == want && out->error.kind == ERR_NONE)
         return GUEST_YES;
-    if (out->type == GUESTLINK_ERROR)
+    if (out->type == GUESTLINK_ERROR || out->type == GUESTLINK_WARMED)
         *err = out->error;
     else
         (void)err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)out->type);
@@ -104,6 +109,19 @@ static enum guest_answer ask(int fd, enum guestlink_type type, enum guestlink_ty
     guestlink_write_simple(&message, type);
     return send_all(fd, buf_str(&message), until_ms, err) ? receive_answer(fd, want, arena, until_ms, out, err)
                                                           : GUEST_SILENT;
+}
+
+enum guest_answer guest_warm(int guestlink_fd, uint64_t until_ms, struct err *err)
+{
+    struct guestlink_message message;
+    struct arena arena;
+
+    arena_init(&arena);
+    enum guest_answer answer = ask(guestlink_fd, GUESTLINK_WARM, GUESTLINK_WARMED, until_ms, &arena, &message, err);
+    arena_done(&arena);
+    if (answer != GUEST_YES)
+        (void)err_wrap(err, "warm guestd up");
+    return answer;
 }
 
 enum guest_answer guest_prepare(int guestlink_fd, uint64_t until_ms, struct arena *arena, struct guestlink_ready *out,

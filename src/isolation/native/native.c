@@ -114,6 +114,20 @@ static void give_zygote(struct box *box)
         log_info("native: no warm Python for sandbox %s, using the slower start: %s", box->id, err_text(&err));
 }
 
+static bool native_warm(struct driver *driver, const char *id, struct err *err)
+{
+    struct box *box = box_find_awake(native_of(driver), id, err);
+
+    if (!box)
+        return false;
+    if (!box->zygote)
+        return err_set(err, ERR_INVALID, "sandboxes of this template have no zygote");
+    if (!zygote_is_warm(box->zygote, err))
+        return false;
+    give_zygote(box);
+    return true;
+}
+
 /*
  * The disk is that of the file system which all uppers share: the same figures as `df /` shows inside, since there is no
  * quota yet. Adding up an upper's files would take as long as a guest likes.
@@ -256,6 +270,7 @@ static const struct driver_ops native_ops = {
     .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
     .link = native_link,
+    .warm = native_warm,
     .stats = native_stats,
     .dial = native_dial,
     .listen = native_listen,

@@ -215,6 +215,32 @@ static void calls_go_through_and_exits_come_back(void **state)
     assert_int_equal(world->broken, 0);
 }
 
+static bool warm_one(struct driver *driver, const char *id, struct err *err)
+{
+    (void)driver;
+    return strcmp(id, "sandbox1") == 0 || err_set(err, ERR_UNAVAILABLE, "the zygote is not warm yet");
+}
+
+static void warm_two(struct world *world)
+{
+    struct err err;
+
+    assert_false(driver_warm(world->remote, "sandbox1", &err)); /* the fake has no zygotes */
+    assert_int_equal(err.kind, ERR_INVALID);
+    world->ops = *world->fake.driver.ops;
+    world->ops.warm = warm_one;
+    world->fake.driver.ops = &world->ops;
+    assert_true(driver_warm(world->remote, "sandbox1", &err));
+    assert_false(driver_warm(world->remote, "sandbox2", &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "the zygote is not warm yet");
+}
+
+static void whether_a_zygote_is_warm_crosses_the_channel(void **state)
+{
+    run_on_worker(*state, warm_two);
+}
+
 static void start_badly(struct world *world)
 {
     struct plan plan = a_plan("sandbox1");
@@ -1018,6 +1044,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         REMOTE_CASE(calls_go_through_and_exits_come_back),
+        REMOTE_CASE(whether_a_zygote_is_warm_crosses_the_channel),
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
         REMOTE_CASE(dial_hands_over_a_socket),
