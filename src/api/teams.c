@@ -113,6 +113,7 @@ void api_pool(struct request *rq)
     json_out_object(&json, NULL);
     json_out_int(&json, "most", figures.most);
     json_out_int(&json, "ready", figures.ready);
+    json_out_int(&json, "withInterpreter", figures.warm);
     json_out_int(&json, "wanted", figures.wanted);
     json_out_int(&json, "kinds", figures.kinds);
     json_out_bool(&json, "memoryIsLow", figures.is_low);

@@ -324,18 +324,23 @@ static void on_upkeep(struct timer *timer)
 /* The templates that clients use if they name none. What else is in use, the pool learns by itself. */
 static void expect_creates(struct front *front)
 {
-    static const struct str names[] = { STR_INIT("base"), STR_INIT("code-interpreter-v1") };
+    static const struct {
+        struct str name;
+        bool code;
+    } usual[] = { { STR_INIT("base"), false }, { STR_INIT("code-interpreter-v1"), true } };
     struct template_row row;
     struct arena arena;
     struct err ignored; /* there is none of this name yet */
 
     arena_init(&arena);
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (store_template_by_alias(front->store, STR(""), names[i], &arena, &row, &ignored))
-            sandboxes_expect(front->sandboxes, &(struct sandbox_want){ .layer_count = row.layer_count,
-                                                                       .layers = row.layers,
-                                                                       .cpu_count = row.cpu_count,
-                                                                       .memory_mb = row.memory_mb });
+    for (size_t i = 0; i < COUNT_OF(usual); i++) {
+        if (!store_template_by_alias(front->store, STR(""), usual[i].name, &arena, &row, &ignored))
+            continue;
+        const struct sandbox_want want = {
+            .layer_count = row.layer_count, .layers = row.layers, .cpu_count = row.cpu_count, .memory_mb = row.memory_mb
+        };
+        sandboxes_expect(front->sandboxes, &want, usual[i].code);
+    }
     arena_done(&arena);
 }
 

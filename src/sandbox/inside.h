@@ -82,7 +82,8 @@ struct sandbox {
     uint32_t layer_count; /* 0: one from before layers were kept; it cannot start again */
     struct str *layers;
     struct str default_user, default_workdir;
-    bool is_temporary; /* its row stays in state STARTING, so that the next front ends it */
+    atomic_bool noted_code; /* sandbox_note_code() was called */
+    bool is_temporary;      /* its row stays in state STARTING, so that the next front ends it */
 
     /* Under the manager's lock. */
     enum sandbox_state state;

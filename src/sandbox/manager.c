@@ -917,11 +917,12 @@ static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_ro
 
 static void expect_more_of(const struct sandbox *sb)
 {
+    const struct sandbox_want want = {
+        .layer_count = sb->layer_count, .layers = sb->layers, .cpu_count = sb->cpu_count, .memory_mb = sb->memory_mb
+    };
+
     if (sb->layer_count)
-        sandboxes_expect(sb->all, &(struct sandbox_want){ .layer_count = sb->layer_count,
-                                                          .layers = sb->layers,
-                                                          .cpu_count = sb->cpu_count,
-                                                          .memory_mb = sb->memory_mb });
+        sandboxes_expect(sb->all, &want, false);
 }
 
 static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)

@@ -14,6 +14,8 @@
  * and it has no row. So the next front ends those that this one leaves, as all that keeper holds and the store does not know.
  * Its id was never told to anybody, and its token depends on the id only, so it needs no other when it is taken.
  *
+ * Once clients have run code in one of a kind, a Python interpreter is made in each that waits (GUESTLINK_WARM).
+ *
  * Workers start and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Refills wait for a
  * short rest after a create, because a burst needs the processors for itself, unless the kind is running dry.
  */
@@ -26,6 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/queue.h"
+#include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 
 enum {
@@ -37,9 +40,11 @@ enum {
     LOOK_MS = 5000,        /* between looks at the machine's memory while some wait */
     RETRY_FIRST_MS = 1000, /* after a start that failed; doubled each time… */
     RETRY_MAX_MS = 60 * 1000,
+    WARM_AGAIN_MS = 1000, /* a zygote takes some seconds to warm up */
+    WARM_MS = 6000,       /* for one interpreter; guestd gives up after five seconds */
     GONE_MS = 500,        /* for one that is ended: if the server stops, it should leave nothing */
     AT_ONCE = 2,          /* starts and ends under way; a worker each */
-    BYTES_EACH = 2 << 20, /* what one takes, with some reserve: it is 1.1 MB, and 3 more with a warm interpreter */
+    BYTES_EACH = 4 << 20, /* what one takes, with a warm interpreter: 1.1 MB and 3 */
     SHARE = 32,           /* the pool has a part of the machine's memory: 1 of so many… */
     SHARE_LOW = 10,       /* …and nothing when less than 1 of so many is available */
 };
@@ -49,6 +54,8 @@ struct pooled {
     struct kind *kind;
     struct sandbox *sandbox;
     int guestlink_fd;
+    bool is_warm;  /* an interpreter waits in it */
+    bool has_none; /* it will have none: that has failed, or cannot be */
 };
 
 struct kind {
@@ -65,15 +72,19 @@ struct kind {
     uint64_t used_ms;                  /* the last create */
     uint64_t retry_ms, retry_pause_ms; /* after a start that failed */
     bool is_dropped;                   /* a layer of it is being removed */
+    bool uses_code;                    /* clients have run code in one: an interpreter waits in each */
+    uint64_t warm_ms;                  /* the zygote is asked for again then */
 };
 
-/* A worker's part: starts one, or ends one. */
+/* A worker's part: starts one, ends one, or has an interpreter made in one. */
 struct pool_job {
     struct job job;
     struct pool *pool;
     bool is_under_way;
-    struct kind *kind;     /* to start one of; it stays while `making` counts this */
-    struct pooled *ending; /* to end */
+    struct kind *kind;      /* to start one of; it stays while `making` counts this */
+    struct pooled *ending;  /* to end */
+    struct pooled *warming; /* one of that kind, to have an interpreter made in */
+    bool warms;
 };
 
 struct pool {
@@ -166,9 +177,23 @@ static void leave_ready(struct pool *pool, struct pooled *one)
     (void)map_remove(&pool->by_id, str_from(one->sandbox->id));
 }
 
+static struct pooled *next_ready(struct queue_link *link)
+{
+    return link ? container_of(link, struct pooled, place) : NULL;
+}
+
 static struct pooled *first_ready(const struct kind *kind)
 {
-    return kind->ready.first ? container_of(kind->ready.first, struct pooled, place) : NULL;
+    return next_ready(kind->ready.first);
+}
+
+/* The best one: with an interpreter, if there is such a one. */
+static struct pooled *best_ready(const struct kind *kind)
+{
+    for (struct pooled *one = first_ready(kind); one && kind->uses_code; one = next_ready(one->place.next))
+        if (one->is_warm)
+            return one;
+    return first_ready(kind);
 }
 
 /* ---- how many ---- */
@@ -261,6 +286,22 @@ static struct pooled *start_one(struct pool *pool, const struct kind *kind, stru
     return one;
 }
 
+/* Returns when to ask for the zygote again; 0: it is there. */
+static uint64_t warm_one(struct pool *pool, struct pooled *one)
+{
+    struct err err;
+
+    if (!driver_warm(pool->all->config.driver, one->sandbox->id, &err)) {
+        one->has_none = err.kind != ERR_UNAVAILABLE;
+        return clock_mono_ms() + WARM_AGAIN_MS;
+    }
+    one->is_warm = guest_warm(one->guestlink_fd, clock_mono_ms() + WARM_MS, &err) == GUEST_YES;
+    if (!one->is_warm)
+        log_debug("pool: no interpreter waits in sandbox %s: %s", one->sandbox->id, err_text(&err));
+    one->has_none = !one->is_warm;
+    return 0;
+}
+
 static void end_one(struct pool *pool, struct pooled *one)
 {
     struct err err;
@@ -295,13 +336,16 @@ static void job_run(struct job *job)
         pthread_cond_broadcast(&pool->all->changed);
         return;
     }
-    struct pooled *one = start_one(pool, self->kind, &err);
+    struct pooled *one = self->warming ? self->warming : start_one(pool, self->kind, &err);
+    uint64_t warm_ms = one && self->warms ? warm_one(pool, one) : 0;
     auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
     self->kind->making--;
+    self->kind->warm_ms = MAX(self->kind->warm_ms, warm_ms);
     if (one) {
         one->kind = self->kind;
         self->kind->retry_pause_ms = 0;
-        pool->figures.made++;
+        pool->figures.made += !self->warming;
+        self->warming = NULL;
         join_ready(pool, one); /* if it is not wanted any more, the next tick ends it */
     } else {
         pool->total--;
@@ -360,6 +404,20 @@ static struct pooled *choose_end(const struct pool *pool, const struct kind *for
     return found ? first_ready(found) : NULL;
 }
 
+static struct pooled *choose_warm(const struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
+{
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        for (struct pooled *one = first_ready(kind); one && kind->uses_code; one = next_ready(one->place.next)) {
+            if (one->is_warm || one->has_none)
+                continue;
+            if (kind->warm_ms <= now_ms)
+                return one;
+            *next_ms = MIN(*next_ms, kind->warm_ms);
+            break;
+        }
+    return NULL;
+}
+
 static struct pool_job *free_job(struct pool *pool)
 {
     for (size_t i = 0; i < AT_ONCE; i++)
@@ -397,13 +455,18 @@ static struct pool_job *choose(struct pool *pool, uint64_t now_ms, uint64_t *nex
     struct kind *kind = pool->is_closed ? NULL : choose_start(pool, now_ms, next_ms);
     if (kind && pool->total < pool->most) {
         job->kind = kind;
+        job->warms = kind->uses_code && kind->warm_ms <= now_ms;
         kind->making++;
         pool->total++;
-    } else {
-        job->ending = choose_end(pool, kind);
-        if (!job->ending)
-            return NULL;
+    } else if ((job->ending = choose_end(pool, kind))) {
         leave_ready(pool, job->ending);
+    } else if (!pool->is_closed && (job->warming = choose_warm(pool, now_ms, next_ms))) {
+        job->kind = job->warming->kind;
+        job->warms = true;
+        leave_ready(pool, job->warming);
+        job->kind->making++;
+    } else {
+        return NULL;
     }
     job->is_under_way = true;
     return job;
@@ -494,8 +557,8 @@ void pool_free(struct pool *pool)
         free_kind(kind);
     }
     for (size_t i = 0; i < AT_ONCE; i++)
-        if (pool->jobs[i].ending)
-            free_pooled(pool->jobs[i].ending); /* its job was dropped */
+        if (pool->jobs[i].ending || pool->jobs[i].warming) /* its job was dropped */
+            free_pooled(pool->jobs[i].ending ? pool->jobs[i].ending : pool->jobs[i].warming);
     map_done(&pool->by_id);
     free(pool);
 }
@@ -511,7 +574,7 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
         kind = add_kind(pool, want);
     note_demand(pool, kind, clock_mono_ms());
     look_again(pool);
-    struct pooled *one = first_ready(kind);
+    struct pooled *one = best_ready(kind);
     if (!one) {
         pool->figures.missed++;
         return NULL;
@@ -525,7 +588,7 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     return sb;
 }
 
-void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want)
+void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bool code)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct pool *pool = all->pool;
@@ -537,6 +600,7 @@ void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want)
         kind = add_kind(pool, want);
     kind->target = MIN(MAX(kind->target, (unsigned)LEAST), pool->most);
     kind->used_ms = clock_mono_ms();
+    kind->uses_code |= code;
     look_again(pool);
 }
 
@@ -546,6 +610,23 @@ void pool_drop_layer(struct pool *pool, struct str layer)
         for (uint32_t i = 0; i < kind->layer_count && !kind->is_dropped; i++)
             kind->is_dropped = str_eq(kind->layers[i], layer);
     look_again(pool);
+}
+
+void sandbox_note_code(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+
+    if (atomic_exchange(&sb->noted_code, true))
+        return;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct kind *kind = find_kind(all->pool, &(struct sandbox_want){ .layer_count = sb->layer_count,
+                                                                     .layers = sb->layers,
+                                                                     .cpu_count = sb->cpu_count,
+                                                                     .memory_mb = sb->memory_mb });
+    if (!kind || kind->uses_code)
+        return;
+    kind->uses_code = true;
+    look_again(all->pool);
 }
 
 bool pool_exited(struct pool *pool, struct str id)
@@ -586,9 +667,11 @@ struct pool_figures sandboxes_pool_figures(struct sandboxes *all)
 
     figures.most = pool->most;
     figures.is_low = pool->is_low;
-    figures.ready = figures.wanted = figures.kinds = 0;
+    figures.ready = figures.warm = figures.wanted = figures.kinds = 0;
     for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
         figures.kinds++;
+        for (struct pooled *one = first_ready(kind); one; one = next_ready(one->place.next))
+            figures.warm += one->is_warm;
         figures.ready += kind->ready_count;
         figures.wanted += kind->target;
     }
