@@ -256,7 +256,7 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
      * one pool: a guest that fills its sockets and never reads would starve all others. On v2 they are memory.
      */
     knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 8);
-    knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
+    /* No cpu.cfs_period_us: a new cgroup has that period, and to write it takes longer the more cgroups there are. */
     knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
     knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
     return count;
