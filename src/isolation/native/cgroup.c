@@ -668,6 +668,12 @@ bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGR
     return open_leaf(cgroups, id, "guestd", with_leaves, out_fds, out_count, err);
 }
 
+bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err)
+{
+    return open_leaf(cgroups, id, NULL, trees(cgroups) - is_born_inside(cgroups), out_fds, out_count, err);
+}
+
 bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                        struct err *err)
 {

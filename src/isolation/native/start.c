@@ -5,13 +5,14 @@
  *             claimed (state_claim()), so that nothing of an earlier start is still at it
  *   cgroup    both leaves; on v1 with limits, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
- *             cgroup where that works; on v2, where that is the only one, the child makes its cgroup namespace and goes to
- *             its leaf. It sets its network up and then waits
+ *             cgroup where that works. The child goes to its other cgroups by itself, makes its cgroup namespace, sets its
+ *             network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
- *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
+ *   network   the child is in its cgroup, and has loopback, addresses, a route, and the rules that send what leaves to
+ *             egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
- *   hold      the child is put into its cgroup (on v2 that gets its limits), its pid into the state
+ *   hold      on v2 the child's cgroup gets its limits; the child's pid goes into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
  */
 #include "isolation/native/start.h"
@@ -72,6 +73,8 @@ struct start {
     int child_fds[CHILD_FDS]; /* that the child gets with CHILD_GO */
     int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
+    int entry_fds[CGROUP_TREE_COUNT];
+    size_t entry_count;
     int guestd_cgroup_fds[CGROUP_TREE_COUNT];
     size_t guestd_cgroup_count;
     int birth_fd; /* the cgroup that the child is born in; -1: ours */
@@ -88,6 +91,8 @@ static void start_close(struct start *start)
     fd_close(&start->userns_fd);
     for (size_t i = 0; i < CHILD_FDS; i++)
         fd_close(&start->child_fds[i]);
+    for (size_t i = 0; i < start->entry_count; i++)
+        fd_close(&start->entry_fds[i]);
     for (size_t i = 0; i < start->guestd_cgroup_count; i++)
         fd_close(&start->guestd_cgroup_fds[i]);
     for (size_t i = 0; i < start->cgroup_count; i++)
@@ -187,6 +192,7 @@ static bool start_cgroup(struct start *start, struct err *err)
     return cgroup_lay_out(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
            cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
+           cgroup_open_entry(start->native->cgroups, plan->id, start->entry_fds, &start->entry_count, err) &&
            cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
                               err) &&
            native_reach(start->native, NATIVE_AT_CGROUP, err);
@@ -243,9 +249,11 @@ static bool start_clone(struct start *start, struct err *err)
         .keeper_fd = start->control_fd[0],
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
+        .claim_fd = start->claim_fd,
+        .lock_fd = native->sandboxes_fd,
+        .entry_count = start->entry_count,
         .guestd_cgroup_count = start->guestd_cgroup_count,
         .cgroup_count = start->cgroup_count,
-        .is_born_in_cgroup = cgroups_report(native->cgroups)->layout == CGROUP_V2,
         .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
@@ -253,6 +261,7 @@ static bool start_clone(struct start *start, struct err *err)
         .fail_at = native->fail_at,
     };
     memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+    memcpy(setup.entry_fds, start->entry_fds, sizeof setup.entry_fds);
     if (start->birth_fd >= 0) {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = (uint64_t)start->birth_fd;
@@ -322,8 +331,7 @@ static bool start_hold(struct start *start, struct err *err)
     const struct cgroup_limits limits = limits_of(start->plan);
 
     start->state.pid = box->pid;
-    return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
-           cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
+    return cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
            state_process_start_time(box->pid, &start->state.start_time, err) &&
            state_write(start->state_fd, &start->state, err) && native_reach(start->native, NATIVE_AT_HOLD, err);
 }
