@@ -68,7 +68,7 @@ static void keep_fd(int *fds, size_t *count, int fd)
  */
 static bool close_others(const struct child_setup *setup, struct err *err)
 {
-    int keep[4 + 3 * CGROUP_TREE_COUNT];
+    int keep[5 + 3 * CGROUP_TREE_COUNT];
     size_t count = 0;
     int from = 3; /* the log */
 
@@ -76,6 +76,7 @@ static bool close_others(const struct child_setup *setup, struct err *err)
     keep_fd(keep, &count, setup->guestd_fd);
     keep_fd(keep, &count, setup->lock_fd);
     keep_fd(keep, &count, setup->claim_fd);
+    keep_fd(keep, &count, setup->gate_fd);
     for (size_t i = 0; i < setup->entry_count; i++)
         keep_fd(keep, &count, setup->entry_fds[i]);
     for (size_t i = 0; i < setup->guestd_cgroup_count; i++)
@@ -90,9 +91,13 @@ static bool close_others(const struct child_setup *setup, struct err *err)
     return close_range((unsigned)from, ~0u, 0) == 0 || err_sys(err, "close keeper's descriptors");
 }
 
-/* The network is ours from the start. Keeper maps ids and mounts meanwhile, which takes it longer than this takes us. */
+/* The network is ours from the start. Keeper maps ids and mounts meanwhile. */
 static bool make_network(const struct child *child, struct err *err)
 {
+    char byte;
+
+    if (child->setup->gate_fd >= 0)
+        (void)!read(child->setup->gate_fd, &byte, 1);
     if (!network_set_up(child->setup->rules, err) || !reach(child, NATIVE_AT_NETWORK, err))
         return false;
     tell_keeper(child, CHILD_NETWORK, NULL);

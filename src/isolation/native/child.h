@@ -35,6 +35,7 @@ struct child_setup {
     int control_fd; /* ours */
     int guestd_fd;
     int claim_fd, lock_fd;            /* on the sandbox and on the data directory, held by us too */
+    int gate_fd;                      /* for tests: -1, or to be read from before the network is set up */
     int entry_fds[CGROUP_TREE_COUNT]; /* to enter <id> by, where we were not born there */
     size_t entry_count;
     int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by, from there */
