@@ -57,9 +57,9 @@ enum {
     /*
      * For the child's network, and again from `go` to guestd. A guest cannot make it longer: only native_child() runs, on
      * mounts of trusted templates and in a tree that no guest has written to; it takes some milliseconds. On a machine so
-     * busy that it takes longer than this, the start fails.
+     * busy that it takes longer than this, the start fails. Both together are less than LIMIT_KEEPER_MS.
      */
-    CHILD_MS = 5000,
+    CHILD_MS = 15000,
     CHILD_LOOK_MS = 20, /* between checks whether it was stopped */
 };
 
