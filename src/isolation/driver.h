@@ -139,6 +139,11 @@ struct driver_ops {
     bool (*start)(struct driver *driver, const struct plan *plan, struct started *out, struct err *err);
     /* The same for keeper, which never waits; takes any plan. NULL: start() never takes long. */
     void (*start_later)(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context);
+    /*
+     * Nothing waits any more for an answer that start_later() still owes: the start fails, what was parked is parked again,
+     * and it is answered at once. A start that cannot be taken back goes on. NULL: none can.
+     */
+    void (*start_cancel)(struct driver *driver, const char *id);
     void (*stop)(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
     /* NULL for a driver that has no worker threads. */
     bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);

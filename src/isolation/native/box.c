@@ -32,6 +32,7 @@
 #include "isolation/native/park.h"
 #include "isolation/native/restore.h"
 #include "isolation/native/snapshot.h"
+#include "isolation/native/start.h"
 
 enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
@@ -122,6 +123,7 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    start_forget(box, &err);
     restore_forget(box, &err);
     checkpoint_forget(box, &err);
     box_forget_freeze(box, &err); /* before the next two, which may wait for it */
@@ -162,11 +164,11 @@ bool box_is_busy(const struct box *box, struct err *err)
 
     if (box->snapshot)
         (void)err_set(err, ERR_CONFLICT, "a snapshot of sandbox %s is being made", box->id);
-    else if (box->restore)
+    else if (box->restore || box->start)
         (void)err_set(err, ERR_CONFLICT, "sandbox %s is coming back", box->id);
     else if (is_written)
         (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
-    return is_written || box->snapshot || box->restore;
+    return is_written || box->snapshot || box->restore || box->start;
 }
 
 /* ---- the end of a sandbox ---- */
@@ -437,8 +439,10 @@ void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, dr
     struct box *box = box_find(native, id);
     struct err err;
 
-    if (box && box->restore) { /* its start fails, and it is cleared away, or is parked again */
-        (void)err_set(&err, ERR_CONFLICT, "sandbox %s was ended while it came back", id);
+    if (box && (box->restore || box->start)) { /* its start fails, and it is cleared away, or is parked again */
+        (void)err_set(&err, ERR_CONFLICT, "sandbox %s was ended while it %s", id,
+                      box->restore ? "came back" : "started");
+        start_forget(box, &err);
         restore_forget(box, &err);
         box = box_find(native, id);
     }

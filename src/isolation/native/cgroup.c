@@ -256,7 +256,7 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
      * one pool: a guest that fills its sockets and never reads would starve all others. On v2 they are memory.
      */
     knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 8);
-    knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
+    /* No cpu.cfs_period_us: a new cgroup has that period, and to write it takes longer the more cgroups there are. */
     knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
     knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
     return count;
@@ -666,6 +666,12 @@ bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGR
     int with_leaves = cgroups->report.layout == CGROUP_V2 ? 1 : CGROUP_CONTROL_COUNT;
 
     return open_leaf(cgroups, id, "guestd", with_leaves, out_fds, out_count, err);
+}
+
+bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err)
+{
+    return open_leaf(cgroups, id, NULL, trees(cgroups) - is_born_inside(cgroups), out_fds, out_count, err);
 }
 
 bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,

@@ -267,6 +267,7 @@ static const struct driver_ops native_ops = {
     .name = "native",
     .start = native_start,
     .start_later = native_start_later,
+    .start_cancel = native_start_cancel,
     .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
     .link = native_link,
@@ -515,7 +516,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused = config->on_unused;
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
-    native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
+    native->kernel_memory.list_fd = native->reclaim.pidfd = native->child_gate_fd = -1;
     native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
     compress_open(native, config->compress_after_ms);
@@ -579,6 +580,11 @@ void native_die_at(struct driver *driver, enum native_step step)
 void native_fail_at(struct driver *driver, enum native_step step)
 {
     native_of(driver)->fail_at = step;
+}
+
+void native_gate_children(struct driver *driver, int fd)
+{
+    native_of(driver)->child_gate_fd = fd;
 }
 
 void native_dump_within(struct driver *driver, uint64_t ms)
