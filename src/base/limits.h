@@ -434,7 +434,7 @@
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
 #define LIMIT_RETAIN_MS 30000         /* how long the result of an ended process is kept, as upstream */
 #define LIMIT_ATTACH_MS 250           /* a reconnecting client may come this long before its old connection's end */
-#define LIMIT_STALL_MS 10000          /* a stream that blocks the other streams of its process for this long is cut */
+#define LIMIT_STALL_MS 1000           /* a stream that blocks the other streams of its process for this long is cut */
 #define LIMIT_SPAWN_MS 30000          /* from fork to exec; a busy sandbox takes seconds, a stopped child for ever */
 #define LIMIT_KILL_WAIT_MS 2000 /* for a killed process to end; an uninterruptible one does not: answer all the same */
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
