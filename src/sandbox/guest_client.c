@@ -82,23 +82,35 @@ static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct
     return GUEST_NO;
 }
 
-bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
-                 struct err *err)
+bool guest_setup_send(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                      struct err *err)
 {
     auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
-    struct guestlink_message answer;
-    struct arena arena;
 
     guestlink_write_setup(&message, setup);
     if (resumed) /* in the same bytes: guestd reads both before anything that could reach it by another way */
         guestlink_write_simple(&message, GUESTLINK_RESUMED);
     if (message.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox's environment is too large");
+    return send_all(guestlink_fd, buf_str(&message), until_ms, err) || err_wrap(err, "set guestd up");
+}
+
+bool guest_setup_await(int guestlink_fd, uint64_t until_ms, struct err *err)
+{
+    struct guestlink_message answer;
+    struct arena arena;
+
     arena_init(&arena);
-    bool ok = send_all(guestlink_fd, buf_str(&message), until_ms, err) &&
-              receive_answer(guestlink_fd, GUESTLINK_OK, &arena, until_ms, &answer, err) == GUEST_YES;
+    bool ok = receive_answer(guestlink_fd, GUESTLINK_OK, &arena, until_ms, &answer, err) == GUEST_YES;
     arena_done(&arena);
     return ok || err_wrap(err, "set guestd up");
+}
+
+bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                 struct err *err)
+{
+    return guest_setup_send(guestlink_fd, setup, resumed, until_ms, err) &&
+           guest_setup_await(guestlink_fd, until_ms, err);
 }
 
 static enum guest_answer ask(int fd, enum guestlink_type type, enum guestlink_type want, uint64_t until_ms,

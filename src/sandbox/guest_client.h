@@ -18,6 +18,10 @@
  */
 bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
                  struct err *err) must_use;
+/* The two halves of it, for a caller that has something to do meanwhile. */
+bool guest_setup_send(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                      struct err *err) must_use;
+bool guest_setup_await(int guestlink_fd, uint64_t until_ms, struct err *err) must_use;
 
 enum guest_answer {
     GUEST_YES,

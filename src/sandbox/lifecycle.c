@@ -415,8 +415,9 @@ bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str imag
     return plan_check(out, err);
 }
 
-bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
-                          int guestlink_fd, struct arena *arena, struct err *err)
+/* SETUP to its guestd; the answer is still to come. */
+static bool tell_guest(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                       int guestlink_fd, uint64_t until_ms, struct arena *arena, struct err *err)
 {
     struct net_policy network;
     struct guestlink_network described;
@@ -425,21 +426,30 @@ bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, 
     store_access_token(sb->all->config.store, str_from(sb->id), token);
     (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
     sandbox_describe_network(sb, &network, arena, &described);
-    bool ok = guest_setup(guestlink_fd,
-                          &(struct guestlink_setup){
-                              .sandbox_id = str_from(sb->id),
-                              .template_id = sb->template_id,
-                              .access_token = str_from(token),
-                              .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
-                              .default_user = sb->default_user,
-                              .default_workdir = sb->default_workdir,
-                              .network = described,
-                              .env_count = env_count,
-                              .envs = envs,
-                          },
-                          resumed, clock_mono_ms() + LIMIT_START_MS, err);
+    bool ok = guest_setup_send(guestlink_fd,
+                               &(struct guestlink_setup){
+                                   .sandbox_id = str_from(sb->id),
+                                   .template_id = sb->template_id,
+                                   .access_token = str_from(token),
+                                   .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
+                                   .default_user = sb->default_user,
+                                   .default_workdir = sb->default_workdir,
+                                   .network = described,
+                                   .env_count = env_count,
+                                   .envs = envs,
+                               },
+                               resumed, until_ms, err);
     explicit_bzero(token, sizeof token);
     return ok;
+}
+
+bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                          int guestlink_fd, struct arena *arena, struct err *err)
+{
+    uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
+
+    return tell_guest(sb, envs, env_count, resumed, guestlink_fd, until_ms, arena, err) &&
+           guest_setup_await(guestlink_fd, until_ms, err);
 }
 
 void sandbox_note_no_network(struct sandbox *sb)
@@ -464,20 +474,20 @@ void sandbox_note_no_network(struct sandbox *sb)
                                         .destination = STR("") });
 }
 
-/* Its guestd learns whose it is, and its log begins. The descriptor is taken if this goes well. */
-static bool set_up(struct sandbox *sb, const struct sandbox_want *want, int *guestlink_fd, struct arena *arena,
-                   struct err *err)
+static struct guestlink_env *envs_of(const struct sandbox_want *want, struct arena *arena)
 {
     struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
 
     for (uint32_t i = 0; i < want->env_count; i++)
         envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
-    sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
-    if (!sandbox_set_guest_up(sb, envs, want->env_count, want->image.len > 0, *guestlink_fd, arena, err))
-        return false;
+    return envs;
+}
+
+/* guestd has answered. */
+static void begin_log(struct sandbox *sb, int *guestlink_fd)
+{
     logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(guestlink_fd));
     sandbox_note_no_network(sb);
-    return true;
 }
 
 /* From a row to a guestd that answers. */
@@ -495,8 +505,12 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
     sb->has_network = started.has_network; /* no other call sees it yet */
+    sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
-    return set_up(sb, want, &guestlink_fd, arena, err);
+    if (!sandbox_set_guest_up(sb, envs_of(want, arena), want->env_count, want->image.len > 0, guestlink_fd, arena, err))
+        return false;
+    begin_log(sb, &guestlink_fd);
+    return true;
 }
 
 /* The store has it as running. Now it does, unless it has ended meanwhile. */
@@ -533,18 +547,26 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
     return run(sb, arena, out, err);
 }
 
-/* One from the pool has started already, so its row begins as running. Before that, the next front would end it. */
+/*
+ * One from the pool has started already, so its row begins as running; a front that finds it without a row ends it. The row
+ * is written while guestd takes its SETUP.
+ */
 static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, int *guestlink_fd, struct arena *arena,
                          struct sandbox_info *out, struct err *err)
 {
+    uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
     struct sandbox_row row;
 
-    if (!set_up(sb, want, guestlink_fd, arena, err))
+    sandbox_send_policy(sb); /* as in start() */
+    if (!tell_guest(sb, envs_of(want, arena), want->env_count, false, *guestlink_fd, until_ms, arena, err))
         return false;
     start_clock(sb, want->timeout_s);
     struct event_row event = record_created(sb, arena);
-    return record_row(sb, arena, &row, err) && store_sandbox_add_running(sb->all->config.store, &row, &event, err) &&
-           run(sb, arena, out, err);
+    if (!record_row(sb, arena, &row, err) || !store_sandbox_add_running(sb->all->config.store, &row, &event, err) ||
+        !guest_setup_await(*guestlink_fd, until_ms, err))
+        return false;
+    begin_log(sb, guestlink_fd);
+    return run(sb, arena, out, err);
 }
 
 /*
