@@ -93,6 +93,7 @@ struct box *box_new(struct native *native, const char *id)
 {
     struct box *box = NEW(struct box);
 
+    drain_end(native->drains, id);
     box->native = native;
     box->pidfd = -1;
     (void)snprintf(box->id, sizeof box->id, "%s", id);
@@ -186,7 +187,7 @@ static bool claim(const struct box *box, int *out_fd, struct err *err)
     return state_claim(fd, out_fd, err);
 }
 
-/* Removes cgroups and, unless it is kept, the directory. False: something is still in use, try again. */
+/* Removes cgroups (those of memory soon) and, unless it is kept, the directory. False: something is still in use, try again. */
 static bool clear_remains(struct box *box, struct err *err)
 {
     struct native *native = box->native;
@@ -203,8 +204,10 @@ static bool clear_remains(struct box *box, struct err *err)
     /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
     if (!trash_add(native->trash, native->sandboxes_fd, id, err))
         return false;
-    if (cgroup_remove(native->cgroups, id, err))
+    if (cgroup_leave_memory(native->cgroups, id, err)) {
+        drain_add(native->drains, id);
         return true;
+    }
     (void)cgroup_kill(native->cgroups, id); /* all of it should be dead; make sure */
     return false;
 }

@@ -22,6 +22,7 @@
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/compress.h"
+#include "isolation/native/drain.h"
 #include "isolation/native/freeze.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/kernel_memory.h"
@@ -93,6 +94,7 @@ struct native {
     struct cgroups *cgroups;
     struct sock_fprog filter;
     struct trash *trash;
+    struct drains *drains;
     struct helpers *helpers;
     struct snapshot *snapshots;   /* being made */
     struct measure *measures;     /* under way */

@@ -194,6 +194,14 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const ch
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/*
+ * Removes all of them but those with the memory controller, which have no process in them then; cgroup_remove() removes the
+ * rest. False as above.
+ */
+bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/* What is charged to this leaf, in use or as cache. */
+bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, const char *leaf, uint64_t *out_bytes,
+                        struct err *err) must_use;
 /* Is any directory of it left, in any tree? */
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */

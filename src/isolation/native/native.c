@@ -245,6 +245,7 @@ static void native_free(struct driver *driver)
     helpers_free(native->helpers);
     memory_close(native);
     zygotes_free(native->zygotes);
+    drains_free(native->drains);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
     cgroups_remove(native->cgroups);
@@ -543,6 +544,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
+    native->drains = drains_new(loop, native->cgroups, native->trash);
     native->helpers = helpers_new(loop, err);
     if (!native->helpers || !snapshots_open(native, err))
         goto failed;
