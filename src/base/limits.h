@@ -74,7 +74,7 @@
 #define LIMIT_ENV_BYTES (128 * 1024)     /* the kernel takes 2 MiB for all of argv and environment */
 #define LIMIT_TIMEOUT_S (24 * 3600)      /* longest life of one run */
 #define LIMIT_SANDBOXES 1000             /* at once, all keys together */
-#define LIMIT_POOL 256                   /* sandboxes that wait for a create, besides those; 1.1 MB each… */
+#define LIMIT_POOL 256                   /* sandboxes that wait for a create, besides those; 1 to 4 MB each… */
 #define LIMIT_POOL_AUTO 128              /* …and with --pool auto: a burst of 100 and some more */
 #define LIMIT_PAUSED 4000           /* paused ones; in memory each is up to 150 KB of metadata, log and metrics… */
 #define LIMIT_PAUSED_PER_TEAM 1000  /* …and disk; so that one team cannot take every place */
@@ -384,7 +384,7 @@
  */
 #define LIMIT_EGRESS_OWN 64
 /*
- * Descriptors of all this together, and LIMIT_EGRESS_SOCKETS for each of --sandboxes; the rest of RLIMIT_NOFILE is for
+ * Descriptors of all this together, and LIMIT_EGRESS_SOCKETS for each of --sandboxes and --pool; the rest of RLIMIT_NOFILE is for
  * connections, two each (egress_flows_max()).
  */
 #define LIMIT_EGRESS_RESERVE (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES)

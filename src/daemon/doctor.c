@@ -17,7 +17,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/cli.h"
-#include "cli/client.h"
 #include "daemon/authority.h"
 #include "daemon/certificates.h"
 #include "daemon/config.h"
@@ -115,7 +114,7 @@ static void look_at_settings(struct findings *all, const struct config *config)
         refuse(all, config, &err);
     if (!settings_switch("internet", config->internet, &is_on, &err))
         refuse(all, config, &err);
-    if (!settings_pool(config->pool, &most, &err))
+    if (!settings_pool(config->pool, &most, &is_on, &err))
         refuse(all, config, &err);
     if (!settings_domain(config->domain, &err))
         refuse(all, config, &err);
@@ -340,7 +339,10 @@ static bool ask_pool(const struct config *config, const struct running *running,
     int64_t most, ready, taken, missed;
     bool is_low;
 
-    if (!client_read_secret(config->data, "admin-token", &token, err))
+    auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (data_fd < 0)
+        return err_sys(err, "open %s", config->data);
+    if (!data_dir_admin_token(data_fd, &token, err))
         return false;
     arena_init(&arena);
     struct http_field field = { STR("X-Admin-Token"), secret_reveal(&token) };

@@ -59,7 +59,7 @@ static_assert(LIMIT_STARTS + LIMIT_SLOW_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUS
               "for other keys");
 
 enum {
-    STOP_BUILDS_MS = 3000, /* for builds to end their sandboxes, and then… */
+    STOP_BUILDS_MS = 3000, /* for builds and the pool to end their sandboxes, and then… */
     STOP_MS = 3000,        /* …for control calls under way; both together less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
     UPKEEP_FIRST_MS = 3000,    /* after the start… */
@@ -411,8 +411,8 @@ static void on_stopping(struct timer *timer)
     bool has_time = loop_now_ms(front->loop) < front->stop_ms;
 
     /* Builds and the pool come first: keeper ends their sandboxes, which nobody could use while no server runs. */
-    bool is_used = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes);
-    if (!front->is_shut && !(is_used && has_time)) {
+    bool must_wait = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes);
+    if (!front->is_shut && !(must_wait && has_time)) {
         shut_channels(front);
         has_time = true;
     }
@@ -547,6 +547,7 @@ static bool front_open(struct front *front, struct err *err)
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
         .pool_most = front->settings.pool_most,
+        .pool_is_auto = front->settings.pool_is_auto,
         .meminfo_fd = role_fd(front->self, GRANT_MEMINFO),
         .inside = front->settings.inside,
         .has_mail = front->settings.mail.is_on,

@@ -421,8 +421,9 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
 {
     auto_templates struct templates all = { 0 };
     uint32_t memory_mb, cpus, pool_most;
+    bool is_auto;
 
-    if (!settings_pool(config->pool, &pool_most, err))
+    if (!settings_pool(config->pool, &pool_most, &is_auto, err))
         return false;
     recipe_largest(&cpus, &memory_mb);
     cpus = MAX(cpus, (uint32_t)LIMIT_BUILD_CPUS);
@@ -498,8 +499,8 @@ static bool make_settings(struct keeper *keeper, struct err *err)
         !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
-        !settings_pool(config->pool, &keeper->settings.pool_most, err) || !settings_domain(config->domain, err) ||
-        !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
+        !settings_pool(config->pool, &keeper->settings.pool_most, &keeper->settings.pool_is_auto, err) ||
+        !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
         !egress_settings_make(config, &keeper->egress, err) ||
         !puller_settings_make(config, &keeper->settings.puller, err))
         return false;

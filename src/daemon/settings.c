@@ -37,7 +37,7 @@ bool settings_switch(const char *option, const char *word, bool *out_on, struct 
     return true;
 }
 
-bool settings_pool(const char *word, uint32_t *out_most, struct err *err)
+bool settings_pool(const char *word, uint32_t *out_most, bool *out_auto, struct err *err)
 {
     uint64_t most = strcmp(word, "auto") == 0 ? LIMIT_POOL_AUTO : 0;
 
@@ -45,6 +45,7 @@ bool settings_pool(const char *word, uint32_t *out_most, struct err *err)
         return err_set(err, ERR_INVALID, "--pool must be auto, off or a number up to %d, not '%.40s'", LIMIT_POOL,
                        word);
     *out_most = (uint32_t)most;
+    *out_auto = strcmp(word, "auto") == 0;
     return true;
 }
 
@@ -288,6 +289,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, str_from(settings->domain));
     pack_u32(&out, settings->sandboxes_max);
     pack_u32(&out, settings->pool_most);
+    pack_bool(&out, settings->pool_is_auto);
     pack_u32(&out, settings->key_sandboxes);
     pack_u32(&out, settings->key_requests);
     pack_u32(&out, settings->key_streams);
@@ -329,6 +331,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     unpack_text(&in, got.domain, sizeof got.domain);
     got.sandboxes_max = unpack_u32(&in);
     got.pool_most = unpack_u32(&in);
+    got.pool_is_auto = unpack_bool(&in);
     got.key_sandboxes = unpack_u32(&in);
     got.key_requests = unpack_u32(&in);
     got.key_streams = unpack_u32(&in);

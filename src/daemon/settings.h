@@ -48,6 +48,7 @@ struct settings {
     char domain[CONFIG_TEXT_BYTES];
     uint32_t sandboxes_max;
     uint32_t pool_most; /* 0: no pool */
+    bool pool_is_auto;
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
     uint32_t snapshots_max, team_snapshots, snapshot_disk_gb;
@@ -108,7 +109,7 @@ int egress_settings_write(const struct egress_settings *settings, struct err *er
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;
 
 /* --pool: how many may wait for a create; 0 for off. ERR_INVALID. */
-bool settings_pool(const char *word, uint32_t *out_most, struct err *err) must_use;
+bool settings_pool(const char *word, uint32_t *out_most, bool *out_auto, struct err *err) must_use;
 /* --domain: none, NAME or NAME:PORT; ERR_INVALID for anything else. */
 bool settings_domain(const char *text, struct err *err) must_use;
 /*

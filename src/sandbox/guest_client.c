@@ -35,6 +35,8 @@ static bool send_all(int fd, struct str bytes, uint64_t until_ms, struct err *er
 static bool receive_all(int fd, void *room, size_t size, uint64_t until_ms, struct err *err)
 {
     for (size_t got = 0; got < size;) {
+        if (clock_mono_ms() >= until_ms) /* also while bytes keep coming */
+            return err_set(err, ERR_TIMEOUT, "the sandbox did not answer in time");
         ssize_t n = recv(fd, (char *)room + got, size - got, MSG_DONTWAIT);
         if (n > 0) {
             got += (size_t)n;
@@ -63,19 +65,19 @@ static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, stru
 }
 
 /*
- * `want` is the type of the answer that says yes. A WARMED that is not wanted belongs to a guest_warm() that has not waited
- * for it.
+ * `want` is the type of the answer that says yes. One WARMED that is not wanted belongs to a guest_warm() that has not
+ * waited for it; there is never a second one.
  */
 static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
                                         struct guestlink_message *out, struct err *err)
 {
-    do {
-        if (!receive_message(fd, arena, until_ms, out, err))
-            return GUEST_SILENT;
-    } while (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED);
+    if (!receive_message(fd, arena, until_ms, out, err))
+        return GUEST_SILENT;
+    if (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED && !receive_message(fd, arena, until_ms, out, err))
+        return GUEST_SILENT;
     if (out->type == want && out->error.kind == ERR_NONE)
         return GUEST_YES;
-    if (out->type == GUESTLINK_ERROR || out->type == GUESTLINK_WARMED)
+    if (out->type == GUESTLINK_ERROR || (out->type == GUESTLINK_WARMED && want == GUESTLINK_WARMED))
         *err = out->error;
     else
         (void)err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)out->type);

@@ -89,10 +89,11 @@ struct sandbox {
     enum sandbox_state state;
     int64_t started_us; /* of this run */
     enum sandbox_connections connections;
-    int64_t deadline_us;     /* for people and for the store */
-    uint64_t deadline_ms;    /* the same moment on the monotonic clock: this one counts */
-    int64_t revision;        /* of the deadline: each change counts one up */
-    int64_t kept_us;         /* the deadline in the store; 0: the store has it as starting, so its end is no event */
+    int64_t deadline_us;  /* for people and for the store */
+    uint64_t deadline_ms; /* the same moment on the monotonic clock: this one counts */
+    int64_t revision;     /* of the deadline: each change counts one up */
+    int64_t
+        kept_us; /* the deadline in the store; 0: the store has it as starting or not at all, so its end is no event */
     int64_t kept_revision;   /* of kept_us */
     int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
@@ -181,6 +182,7 @@ enum sandbox_state sandbox_state_found(enum sandbox_row_state row, unsigned held
 /* With one reference, which belongs to the maps once it is in them. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
 struct sandbox *sandbox_new_named(struct sandboxes *all) must_use; /* with a new id */
+struct str *sandbox_copy_layers(struct arena *arena, const struct str *layers, uint32_t count);
 struct sandbox *sandbox_ref(struct sandbox *sb);
 /* With the lock held: put it into the maps, with the reference, and take it out. */
 void sandbox_enlist(struct sandbox *sb);

@@ -1,8 +1,9 @@
 /*
  * The life of one sandbox: create, deadlines, end. Every step that waits is outside the lock.
  *
- * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended.
- * Ending removes the row last, for the same reason. state.c has the states.
+ * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended. One
+ * from the pool runs before it has a row; what keeper holds without a row is ended too. Ending removes the row last, for the
+ * same reason. state.c has the states.
  */
 #include <stdlib.h>
 
@@ -319,9 +320,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->default_workdir = arena_copy(arena, want->default_workdir);
     sb->is_temporary = want->is_temporary;
     sb->layer_count = want->layer_count;
-    sb->layers = ARENA_ARRAY(arena, struct str, want->layer_count);
-    for (uint32_t i = 0; i < want->layer_count; i++)
-        sb->layers[i] = arena_copy(arena, want->layers[i]);
+    sb->layers = sandbox_copy_layers(arena, want->layers, want->layer_count);
     sb->metadata_count = want->metadata_count;
     sb->metadata = ARENA_ARRAY(arena, struct pair, want->metadata_count);
     for (uint32_t i = 0; i < want->metadata_count; i++) {
@@ -514,7 +513,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
 }
 
 /* The store has it as running. Now it does, unless it has ended meanwhile. */
-static bool run(struct sandbox *sb, struct arena *arena, struct sandbox_info *out, struct err *err)
+static bool enter_running(struct sandbox *sb, struct arena *arena, struct sandbox_info *out, struct err *err)
 {
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -544,7 +543,7 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
     if (!sb->is_temporary &&
         !store_sandbox_ready(sb->all->config.store, str_from(sb->id), sb->started_us, sb->deadline_us, &event, err))
         return false;
-    return run(sb, arena, out, err);
+    return enter_running(sb, arena, out, err);
 }
 
 /*
@@ -562,11 +561,16 @@ static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, in
         return false;
     start_clock(sb, want->timeout_s);
     struct event_row event = record_created(sb, arena);
-    if (!record_row(sb, arena, &row, err) || !store_sandbox_add_running(sb->all->config.store, &row, &event, err) ||
-        !guest_setup_await(*guestlink_fd, until_ms, err))
+    if (!record_row(sb, arena, &row, err) || !store_sandbox_add_running(sb->all->config.store, &row, &event, err))
+        return false;
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->kept_us = sb->deadline_us; /* the store has its beginning, so its end is an event too */
+    }
+    if (!guest_setup_await(*guestlink_fd, until_ms, err))
         return false;
     begin_log(sb, guestlink_fd);
-    return run(sb, arena, out, err);
+    return enter_running(sb, arena, out, err);
 }
 
 /*
@@ -608,8 +612,8 @@ static enum err_kind kind_for_asker(const struct err *err, bool has_image)
 }
 
 /* *out_pooled: it came from the pool. A new one may do where that one did not. */
-static bool create(struct sandboxes *all, const struct sandbox_want *want, bool from_pool, struct arena *arena,
-                   struct sandbox_info *out, bool *out_pooled, struct err *err)
+static bool create_once(struct sandboxes *all, const struct sandbox_want *want, bool from_pool, struct arena *arena,
+                        struct sandbox_info *out, bool *out_pooled, struct err *err)
 {
     auto_close int guestlink_fd = -1;
     struct sandbox *pooled = NULL;
@@ -641,11 +645,11 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
 
     if (!want_check(all, want, err))
         return false;
-    if (!create(all, want, true, arena, out, &pooled, err)) {
+    if (!create_once(all, want, true, arena, out, &pooled, err)) {
         if (!pooled || err->kind == ERR_LIMIT || err->kind == ERR_FULL || err->kind == ERR_TIMEOUT)
             return false; /* a new one would do no better, or the caller has waited long enough */
         log_warn("sandbox: one from the pool could not be used, making a new one: %s", err_text(err));
-        if (!create(all, want, false, arena, out, &pooled, err))
+        if (!create_once(all, want, false, arena, out, &pooled, err))
             return false;
     }
     /* From here on other workers may end it: `out` is a copy. */

@@ -47,6 +47,15 @@ struct sandbox *sandbox_new_named(struct sandboxes *all)
     return sandbox_new(all, str_from(id));
 }
 
+struct str *sandbox_copy_layers(struct arena *arena, const struct str *layers, uint32_t count)
+{
+    struct str *copy = ARENA_ARRAY(arena, struct str, count);
+
+    for (uint32_t i = 0; i < count; i++)
+        copy[i] = arena_copy(arena, layers[i]);
+    return copy;
+}
+
 struct sandbox *sandbox_ref(struct sandbox *sb)
 {
     atomic_fetch_add(&sb->references, 1);
@@ -515,7 +524,7 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
             (void)pool_exited(all->pool, str_from(id)); /* or we have ended it ourselves */
             return;
         }
-        /* begin_to_run() looks at it for one that is starting. */
+        /* enter_running() looks at it for one that is starting. */
         sb->exited = exit_reason[cause];
         if (sb->state == SANDBOX_KILLED && sb->retry_ms != UINT64_MAX)
             sb->retry_ms = 0; /* the row and the place can go */
@@ -915,16 +924,6 @@ static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_ro
     return found;
 }
 
-static void expect_more_of(const struct sandbox *sb)
-{
-    const struct sandbox_want want = {
-        .layer_count = sb->layer_count, .layers = sb->layers, .cpu_count = sb->cpu_count, .memory_mb = sb->memory_mb
-    };
-
-    if (sb->layer_count)
-        sandboxes_expect(sb->all, &want, false);
-}
-
 static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
 {
     auto_free struct held *held = NULL;
@@ -964,8 +963,6 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
         if (!is_row(rows, row_count, str_from(held[i].id)))
             discard(remember(all, str_from(held[i].id), NULL), "not in the store");
     snapshots_drop_unknown(all);
-    for (size_t i = 0; i < relink->count; i++)
-        expect_more_of(relink->found[i].sandbox);
     workers_run(all->config.workers, &relink->job);
     return true;
 }

@@ -1,5 +1,5 @@
 /*
- * The pool: sandboxes that were started before anybody asked for one. A create takes one of its kind, tells its guestd whose
+ * The pool: sandboxes that were started before a create asked for them. A create takes one of its kind, tells its guestd whose
  * it is, and writes its row; what takes long has happened before.
  *
  * A kind is what cannot be changed once a sandbox has started: its layers, CPUs and memory. A template that was built again has
@@ -12,12 +12,16 @@
  *
  * One that waits is a struct sandbox in state STARTING that is in no map of the manager: no call finds it, no limit counts it,
  * and it has no row. So the next front ends those that this one leaves, as all that keeper holds and the store does not know.
- * Its id was never told to anybody, and its token depends on the id only, so it needs no other when it is taken.
+ * No client has seen its id, and its token depends on the id only, so it needs no other when it is taken.
  *
- * Once clients have run code in one of a kind, a Python interpreter is made in each that waits (GUESTLINK_WARM).
+ * Once clients have run code in one of a kind, a Python interpreter is made in each that waits (GUESTLINK_WARM), one after the
+ * other. It cannot be taken meanwhile, so the last one of a kind is left alone.
  *
- * Workers start and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Refills wait for a
- * short rest after a create, because a burst needs the processors for itself, unless the kind is running dry.
+ * When all kinds together want more than the pool may have, each gets LEAST, the last used ones first, and of the rest a part in
+ * proportion (share_out()). Starts and ends go by the same shares, so that none undoes the other.
+ *
+ * Workers start, warm and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Refills wait
+ * for a short rest after a create, because a burst needs the processors for itself, unless the kind is running dry.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,24 +42,33 @@ enum {
     SHRINK_MS = 30 * 1000,
     FORGET_MS = 10 * 60 * 1000,
     LOOK_MS = 5000,        /* between looks at the machine's memory while some wait */
-    RETRY_FIRST_MS = 1000, /* after a start that failed; doubled each time… */
+    RETRY_FIRST_MS = 1000, /* after a start or an interpreter that failed; doubled each time… */
     RETRY_MAX_MS = 60 * 1000,
-    WARM_AGAIN_MS = 1000, /* a zygote takes some seconds to warm up */
     WARM_MS = 6000,       /* for one interpreter; guestd gives up after five seconds */
     GONE_MS = 500,        /* for one that is ended: if the server stops, it should leave nothing */
-    AT_ONCE = 2,          /* starts and ends under way; a worker each */
+    AT_ONCE = 2,          /* jobs under way, with a worker each; at most one of them warms */
     BYTES_EACH = 4 << 20, /* what one takes, with a warm interpreter: 1.1 MB and 3 */
-    SHARE = 32,           /* the pool has a part of the machine's memory: 1 of so many… */
-    SHARE_LOW = 10,       /* …and nothing when less than 1 of so many is available */
+    KINDS = 32,           /* the one that was not used for longest is forgotten for another… */
+    KINDS_OF_TEAM = 8,    /* …and of those that one team was the first to ask for, the same */
+    SHARE = 32,           /* --pool auto: the pool has a part of the machine's memory, 1 of so many… */
+    SHARE_LOW = 10,       /* …and no pool has anything when less than 1 of so many is available… */
+    SHARE_ENOUGH = 8,     /* …until it is this much again */
 };
 
+/* In the pool's by_id from before its start until it is taken or freed. */
 struct pooled {
-    struct queue_link place; /* in its kind's ready */
+    struct queue_link place; /* in its kind's ready; in none while a job has it */
     struct kind *kind;
     struct sandbox *sandbox;
     int guestlink_fd;
-    bool is_warm;  /* an interpreter waits in it */
-    bool has_none; /* it will have none: that has failed, or cannot be */
+    bool has_exited;
+    bool is_warm;     /* an interpreter waits in it */
+    bool cannot_warm; /* it will have none */
+};
+
+/* When to try again what has failed. */
+struct again {
+    uint64_t at_ms, pause_ms; /* pause_ms 0: it has not failed */
 };
 
 struct kind {
@@ -64,27 +77,29 @@ struct kind {
     uint32_t cpu_count, memory_mb, layer_count;
     struct str *layers;
     struct queue ready; /* struct pooled */
-    unsigned ready_count, making;
-    unsigned target; /* how many should be ready */
-    unsigned recent; /* creates since recent_ms */
+    unsigned ready_count;
+    unsigned making;                /* jobs that have one of it, and will make it ready */
+    unsigned target;                /* how many should be ready… */
+    unsigned share;                 /* …and how many of them fit */
+    char team_id[STORE_UUID_BYTES]; /* that was the first to ask; empty: it was expected */
+    unsigned recent;                /* creates since recent_ms */
     uint64_t recent_ms;
-    uint64_t shrink_ms;                /* the target is halved then, unless it is asked for before */
-    uint64_t used_ms;                  /* the last create */
-    uint64_t retry_ms, retry_pause_ms; /* after a start that failed */
-    bool is_dropped;                   /* a layer of it is being removed */
-    bool uses_code;                    /* clients have run code in one: an interpreter waits in each */
-    uint64_t warm_ms;                  /* the zygote is asked for again then */
+    uint64_t shrink_ms; /* the target is halved then, unless it is asked for before */
+    uint64_t used_ms;   /* the last create */
+    struct again start, warm;
+    bool is_dropped; /* a layer of it is being removed */
+    bool uses_code;  /* clients have run code in one */
 };
 
-/* A worker's part: starts one, ends one, or has an interpreter made in one. */
+enum pool_work { WORK_START, WORK_WARM, WORK_END };
+
 struct pool_job {
     struct job job;
     struct pool *pool;
     bool is_under_way;
-    struct kind *kind;      /* to start one of; it stays while `making` counts this */
-    struct pooled *ending;  /* to end */
-    struct pooled *warming; /* one of that kind, to have an interpreter made in */
-    bool warms;
+    enum pool_work work;
+    struct kind *kind;  /* of a start or a warm-up; it stays while `making` counts this */
+    struct pooled *one; /* of a warm-up or an end */
 };
 
 struct pool {
@@ -92,8 +107,8 @@ struct pool {
     unsigned most;
     int meminfo_fd; /* borrowed; -1: there is none */
     struct queue kinds;
-    struct map by_id; /* struct pooled: those that are ready */
-    unsigned total;   /* ready or on their way */
+    struct map by_id; /* struct pooled */
+    unsigned total;   /* ready, or in a job */
     struct pool_job jobs[AT_ONCE];
     struct timer timer;
     struct loop_task task;
@@ -107,6 +122,16 @@ struct pool {
 static struct kind *next_kind(struct queue_link *link)
 {
     return link ? container_of(link, struct kind, place) : NULL;
+}
+
+static struct pooled *next_ready(struct queue_link *link)
+{
+    return link ? container_of(link, struct pooled, place) : NULL;
+}
+
+static struct pooled *first_ready(const struct kind *kind)
+{
+    return next_ready(kind->ready.first);
 }
 
 static bool is_of_kind(const struct kind *kind, const struct sandbox_want *want)
@@ -128,24 +153,40 @@ static struct kind *find_kind(struct pool *pool, const struct sandbox_want *want
     return NULL;
 }
 
-static void copy_layers(struct arena *arena, const struct str *layers, uint32_t count, struct str **out)
+static struct kind *find_or_add_kind(struct pool *pool, const struct sandbox_want *want)
 {
-    *out = ARENA_ARRAY(arena, struct str, count);
-    for (uint32_t i = 0; i < count; i++)
-        (*out)[i] = arena_copy(arena, layers[i]);
-}
+    struct kind *kind = find_kind(pool, want);
 
-static struct kind *add_kind(struct pool *pool, const struct sandbox_want *want)
-{
-    struct kind *kind = NEW(struct kind);
-
+    if (kind)
+        return kind;
+    kind = NEW(struct kind);
     arena_init(&kind->arena);
     kind->cpu_count = want->cpu_count;
     kind->memory_mb = want->memory_mb;
     kind->layer_count = want->layer_count;
-    copy_layers(&kind->arena, want->layers, want->layer_count, &kind->layers);
+    kind->layers = sandbox_copy_layers(&kind->arena, want->layers, want->layer_count);
+    if (want->team_id.len)
+        memcpy(kind->team_id, want->team_id.at, MIN(want->team_id.len, sizeof kind->team_id - 1)); /* UUIDs: they fit */
     queue_join(&pool->kinds, &kind->place);
     return kind;
+}
+
+/* For a kind that is new: another one goes if there are too many, of its team or in all. */
+static void make_room(struct pool *pool, const struct kind *newest)
+{
+    for (int of_team = 0; of_team < 2; of_team++) {
+        struct kind *oldest = NULL;
+        unsigned count = 0;
+        for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
+            if (kind == newest || !kind->target || (of_team && strcmp(kind->team_id, newest->team_id) != 0))
+                continue;
+            count++;
+            if (!oldest || kind->used_ms < oldest->used_ms)
+                oldest = kind;
+        }
+        if (oldest && count >= (of_team && newest->team_id[0] ? (unsigned)KINDS_OF_TEAM : (unsigned)KINDS))
+            oldest->target = 0;
+    }
 }
 
 static void free_kind(struct kind *kind)
@@ -155,36 +196,24 @@ static void free_kind(struct kind *kind)
     free(kind);
 }
 
-/* Of one that is not ready any more. */
-static void free_pooled(struct pooled *one)
+static void free_pooled(struct pool *pool, struct pooled *one)
 {
+    (void)map_remove(&pool->by_id, str_from(one->sandbox->id));
     fd_close(&one->guestlink_fd);
     sandbox_unref(one->sandbox);
     free(one);
 }
 
-static void join_ready(struct pool *pool, struct pooled *one)
+static void join_ready(struct pooled *one)
 {
     queue_join(&one->kind->ready, &one->place);
     one->kind->ready_count++;
-    (void)map_put(&pool->by_id, str_from(one->sandbox->id), one);
 }
 
-static void leave_ready(struct pool *pool, struct pooled *one)
+static void leave_ready(struct pooled *one)
 {
     queue_leave(&one->place);
     one->kind->ready_count--;
-    (void)map_remove(&pool->by_id, str_from(one->sandbox->id));
-}
-
-static struct pooled *next_ready(struct queue_link *link)
-{
-    return link ? container_of(link, struct pooled, place) : NULL;
-}
-
-static struct pooled *first_ready(const struct kind *kind)
-{
-    return next_ready(kind->ready.first);
 }
 
 /* The best one: with an interpreter, if there is such a one. */
@@ -221,17 +250,44 @@ static void lower_demand(struct kind *kind, uint64_t now_ms)
     }
 }
 
+/* The last used one of those without a share yet. */
+static struct kind *next_to_share(const struct pool *pool)
+{
+    struct kind *found = NULL;
+
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        if (!kind->share && kind->target && (!found || kind->used_ms > found->used_ms))
+            found = kind;
+    return found;
+}
+
+static void share_out(struct pool *pool)
+{
+    unsigned left = pool->is_low || pool->is_closed ? 0 : pool->most, more = 0;
+    struct kind *kind;
+
+    for (kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        kind->share = 0;
+    while (left && (kind = next_to_share(pool))) {
+        kind->share = MIN(MIN(kind->target, (unsigned)LEAST), left);
+        left -= kind->share;
+        more += kind->target - kind->share;
+    }
+    for (kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        if (kind->share)
+            kind->share += more <= left ? kind->target - kind->share : (kind->target - kind->share) * left / more;
+}
+
 /* A line of /proc/meminfo, in bytes; 0: it is not there. */
 static uint64_t meminfo_bytes(struct str text, struct str name)
 {
-    struct str line;
+    struct str line, number;
     uint64_t kib;
 
     while (str_cut(&text, '\n', &line)) {
         if (!str_skip(&line, name))
             continue;
         line = str_trim(line);
-        struct str number;
         return str_cut(&line, ' ', &number) && str_to_u64(number, UINT64_MAX >> 10, &kib) ? kib << 10 : 0;
     }
     return 0;
@@ -256,50 +312,98 @@ static void look_at_memory(struct pool *pool, uint64_t now_ms)
     if (now_ms < pool->look_ms)
         return;
     pool->look_ms = now_ms + LOOK_MS;
-    bool is_low = read_memory(pool->meminfo_fd, &total, &available) && available < total / SHARE_LOW;
+    bool is_low = read_memory(pool->meminfo_fd, &total, &available) &&
+                  available < total / (pool->is_low ? SHARE_ENOUGH : SHARE_LOW);
     if (is_low != pool->is_low)
-        log_info("pool: %s", is_low ? "emptied, the machine is short of memory" : "filled again, there is memory");
+        log_info("pool: %s", is_low ? "emptied, the machine is short of memory" : "there is memory again");
     pool->is_low = is_low;
 }
 
 /* ---- a worker's part ---- */
 
-static struct pooled *start_one(struct pool *pool, const struct kind *kind, struct err *err)
+/* True if it is the first time in a row. */
+static bool fail(struct again *again)
 {
-    struct sandboxes *all = pool->all;
-    struct started started;
-    struct plan plan;
-    struct sandbox *sb = sandbox_new_named(all);
+    bool is_first = again->pause_ms == 0;
+
+    again->pause_ms = is_first ? RETRY_FIRST_MS : MIN(again->pause_ms * 2, (uint64_t)RETRY_MAX_MS);
+    again->at_ms = clock_mono_ms() + again->pause_ms;
+    return is_first;
+}
+
+static struct pooled *new_pooled(struct pool *pool, struct kind *kind)
+{
+    struct pooled *one = NEW(struct pooled);
+    struct sandbox *sb = sandbox_new_named(pool->all);
 
     sb->cpu_count = kind->cpu_count;
     sb->memory_mb = kind->memory_mb;
     sb->layer_count = kind->layer_count;
-    copy_layers(&sb->arena, kind->layers, kind->layer_count, &sb->layers);
-    if (!sandbox_plan(sb, PLAN_NEW, STR(""), &plan, err) || !driver_start(all->config.driver, &plan, &started, err)) {
-        sandbox_unref(sb);
-        return NULL;
-    }
-    sb->has_network = started.has_network;
-    struct pooled *one = NEW(struct pooled);
+    sb->layers = sandbox_copy_layers(&sb->arena, kind->layers, kind->layer_count);
+    one->kind = kind;
     one->sandbox = sb;
-    one->guestlink_fd = started.guestlink_fd;
+    one->guestlink_fd = -1;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
+    (void)map_put(&pool->by_id, str_from(sb->id), one); /* pool_exited() finds it */
     return one;
 }
 
-/* Returns when to ask for the zygote again; 0: it is there. */
-static uint64_t warm_one(struct pool *pool, struct pooled *one)
+static void start_one(struct pool *pool, struct kind *kind)
 {
+    struct pooled *one = new_pooled(pool, kind);
+    struct started started;
+    struct plan plan;
+    struct err err, ignored;
+    bool gone;
+
+    bool ok = sandbox_plan(one->sandbox, PLAN_NEW, STR(""), &plan, &err) &&
+              driver_start(pool->all->config.driver, &plan, &started, &err);
+    if (ok) {
+        one->guestlink_fd = started.guestlink_fd;
+        one->sandbox->has_network = started.has_network;
+    } else if (!driver_stop_wait(pool->all->config.driver, one->sandbox->id, 0, &gone, &ignored)) {
+        log_debug("pool: what is left of sandbox %s is ended by the next front", one->sandbox->id);
+    }
+    auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
+    kind->making--;
+    if (ok && !one->has_exited) {
+        kind->start.pause_ms = 0;
+        pool->figures.made++;
+        join_ready(one); /* if it is not wanted any more, the next tick ends it */
+        return;
+    }
+    if (ok)
+        (void)err_set(&err, ERR_UNAVAILABLE, "the sandbox ended as it started");
+    if (fail(&kind->start))
+        log_warn("pool: no sandbox could be prepared, will try again: %s", err_text(&err));
+    pool->figures.failed++;
+    pool->total--;
+    free_pooled(pool, one);
+}
+
+static void warm_one(struct pool *pool, struct pooled *one)
+{
+    struct kind *kind = one->kind;
     struct err err;
 
-    if (!driver_warm(pool->all->config.driver, one->sandbox->id, &err)) {
-        one->has_none = err.kind != ERR_UNAVAILABLE;
-        return clock_mono_ms() + WARM_AGAIN_MS;
+    bool ok = driver_warm(pool->all->config.driver, one->sandbox->id, &err) &&
+              guest_warm(one->guestlink_fd, clock_mono_ms() + WARM_MS, &err) == GUEST_YES;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
+    kind->making--;
+    if (one->has_exited) {
+        pool->total--;
+        free_pooled(pool, one);
+        return;
     }
-    one->is_warm = guest_warm(one->guestlink_fd, clock_mono_ms() + WARM_MS, &err) == GUEST_YES;
-    if (!one->is_warm)
+    one->is_warm = ok;
+    if (ok) {
+        kind->warm.pause_ms = 0;
+    } else {
         log_debug("pool: no interpreter waits in sandbox %s: %s", one->sandbox->id, err_text(&err));
-    one->has_none = !one->is_warm;
-    return 0;
+        one->cannot_warm = err.kind != ERR_UNAVAILABLE && err.kind != ERR_TIMEOUT;
+        (void)fail(&kind->warm); /* the zygote may take some seconds to warm up itself */
+    }
+    join_ready(one);
 }
 
 static void end_one(struct pool *pool, struct pooled *one)
@@ -307,52 +411,24 @@ static void end_one(struct pool *pool, struct pooled *one)
     struct err err;
     bool gone;
 
-    /* If this fails, keeper cannot end anything, and front is about to end too. */
-    if (!driver_stop_wait(pool->all->config.driver, one->sandbox->id, GONE_MS, &gone, &err))
-        log_warn("pool: sandbox %s is left over until the next start: %s", one->sandbox->id, err_text(&err));
-    free_pooled(one);
-}
-
-static void start_failed(struct kind *kind, const struct err *err)
-{
-    bool is_first = kind->retry_pause_ms == 0;
-
-    kind->retry_pause_ms = is_first ? RETRY_FIRST_MS : MIN(kind->retry_pause_ms * 2, (uint64_t)RETRY_MAX_MS);
-    kind->retry_ms = clock_mono_ms() + kind->retry_pause_ms;
-    if (is_first)
-        log_warn("pool: no sandbox could be prepared, will try again: %s", err_text(err));
+    bool ok = driver_stop_wait(pool->all->config.driver, one->sandbox->id, GONE_MS, &gone, &err);
+    if (!ok) /* keeper cannot end anything, so front is about to end too */
+        log_debug("pool: sandbox %s is left to the next front: %s", one->sandbox->id, err_text(&err));
+    auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
+    pool->total--;
+    free_pooled(pool, one);
 }
 
 static void job_run(struct job *job)
 {
     struct pool_job *self = container_of(job, struct pool_job, job);
-    struct pool *pool = self->pool;
-    struct err err;
 
-    if (self->ending) {
-        end_one(pool, take_ptr(&self->ending));
-        auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
-        pool->total--;
-        pthread_cond_broadcast(&pool->all->changed);
-        return;
-    }
-    struct pooled *one = self->warming ? self->warming : start_one(pool, self->kind, &err);
-    uint64_t warm_ms = one && self->warms ? warm_one(pool, one) : 0;
-    auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
-    self->kind->making--;
-    self->kind->warm_ms = MAX(self->kind->warm_ms, warm_ms);
-    if (one) {
-        one->kind = self->kind;
-        self->kind->retry_pause_ms = 0;
-        pool->figures.made += !self->warming;
-        self->warming = NULL;
-        join_ready(pool, one); /* if it is not wanted any more, the next tick ends it */
-    } else {
-        pool->total--;
-        pool->figures.failed++;
-        start_failed(self->kind, &err);
-    }
-    self->kind = NULL;
+    if (self->work == WORK_START)
+        start_one(self->pool, self->kind);
+    else if (self->work == WORK_WARM)
+        warm_one(self->pool, take_ptr(&self->one));
+    else
+        end_one(self->pool, take_ptr(&self->one));
 }
 
 static void tick(struct pool *pool);
@@ -370,51 +446,63 @@ static void job_done(struct job *job)
 
 /* ---- deciding ---- */
 
-/* Something to start, of the kind that has the smallest part of what it should have. *next_ms: when to look again. */
-static struct kind *choose_start(struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
+static unsigned count_jobs(const struct pool *pool, enum pool_work work)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < AT_ONCE; i++)
+        count += pool->jobs[i].is_under_way && pool->jobs[i].work == work;
+    return count;
+}
+
+static unsigned have(const struct kind *kind)
+{
+    return kind->ready_count + kind->making;
+}
+
+/* The kind that has the smallest part of its share, if one of it is to be started. *next_ms: when to look again. */
+static struct kind *choose_start(const struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
 {
     struct kind *found = NULL;
 
     for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
-        unsigned have = kind->ready_count + kind->making;
-        if (have >= kind->target)
+        if (have(kind) >= kind->share)
             continue;
-        uint64_t from_ms = have * 2 < kind->target ? 0 : kind->used_ms + REST_MS;
-        from_ms = kind->retry_pause_ms ? MAX(from_ms, kind->retry_ms) : from_ms;
+        uint64_t from_ms = have(kind) * 2 < kind->share ? 0 : kind->used_ms + REST_MS;
+        from_ms = kind->start.pause_ms ? MAX(from_ms, kind->start.at_ms) : from_ms;
         if (from_ms > now_ms)
             *next_ms = MIN(*next_ms, from_ms);
-        else if (!found || have * found->target < (found->ready_count + found->making) * kind->target)
+        else if (!found || have(kind) * found->share < have(found) * kind->share)
             found = kind;
     }
     return found;
 }
 
-/* The oldest of a kind that has too many, or, to make room for another, of the kind whose last create is longest ago. */
-static struct pooled *choose_end(const struct pool *pool, const struct kind *for_kind)
+/* The oldest of a kind that has more than its share. */
+static struct pooled *choose_end(const struct pool *pool)
 {
-    struct kind *found = NULL;
-
-    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
-        if (kind->ready_count > kind->target)
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        if (kind->ready_count > kind->share)
             return first_ready(kind);
-        if (for_kind && kind != for_kind && kind->ready_count && kind->used_ms < for_kind->used_ms &&
-            (!found || kind->used_ms < found->used_ms))
-            found = kind;
-    }
-    return found ? first_ready(found) : NULL;
+    return NULL;
 }
 
 static struct pooled *choose_warm(const struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
 {
-    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next))
-        for (struct pooled *one = first_ready(kind); one && kind->uses_code; one = next_ready(one->place.next)) {
-            if (one->is_warm || one->has_none)
+    if (pool->is_closed || count_jobs(pool, WORK_WARM))
+        return NULL;
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
+        if (!kind->uses_code || (kind->ready_count < 2 && kind->share > 1))
+            continue;
+        for (struct pooled *one = first_ready(kind); one; one = next_ready(one->place.next)) {
+            if (one->is_warm || one->cannot_warm)
                 continue;
-            if (kind->warm_ms <= now_ms)
+            if (!kind->warm.pause_ms || kind->warm.at_ms <= now_ms)
                 return one;
-            *next_ms = MIN(*next_ms, kind->warm_ms);
+            *next_ms = MIN(*next_ms, kind->warm.at_ms);
             break;
         }
+    }
     return NULL;
 }
 
@@ -433,12 +521,8 @@ static void lower_all(struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
     for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next) {
         next = next_kind(kind->place.next);
         lower_demand(kind, now_ms);
-        if (pool->is_low || pool->is_closed)
-            kind->target = 0;
-        if (kind->target > LEAST)
-            *next_ms = MIN(*next_ms, kind->shrink_ms);
-        else if (kind->target)
-            *next_ms = MIN(*next_ms, kind->used_ms + FORGET_MS);
+        if (kind->target)
+            *next_ms = MIN(*next_ms, kind->target > LEAST ? kind->shrink_ms : kind->used_ms + FORGET_MS);
         else if (!kind->ready_count && !kind->making) /* else job_done() looks again */
             free_kind(kind);
     }
@@ -452,19 +536,20 @@ static struct pool_job *choose(struct pool *pool, uint64_t now_ms, uint64_t *nex
     if (!job)
         return NULL; /* job_done() looks again */
     *job = (struct pool_job){ .job = { .run = job_run, .done = job_done }, .pool = pool };
-    struct kind *kind = pool->is_closed ? NULL : choose_start(pool, now_ms, next_ms);
+    struct kind *kind = choose_start(pool, now_ms, next_ms);
     if (kind && pool->total < pool->most) {
+        job->work = WORK_START;
         job->kind = kind;
-        job->warms = kind->uses_code && kind->warm_ms <= now_ms;
         kind->making++;
         pool->total++;
-    } else if ((job->ending = choose_end(pool, kind))) {
-        leave_ready(pool, job->ending);
-    } else if (!pool->is_closed && (job->warming = choose_warm(pool, now_ms, next_ms))) {
-        job->kind = job->warming->kind;
-        job->warms = true;
-        leave_ready(pool, job->warming);
+    } else if ((job->one = choose_end(pool))) {
+        job->work = WORK_END;
+        leave_ready(job->one);
+    } else if ((job->one = choose_warm(pool, now_ms, next_ms))) {
+        job->work = WORK_WARM;
+        job->kind = job->one->kind;
         job->kind->making++;
+        leave_ready(job->one);
     } else {
         return NULL;
     }
@@ -472,12 +557,12 @@ static struct pool_job *choose(struct pool *pool, uint64_t now_ms, uint64_t *nex
     return job;
 }
 
-/* On the loop. */
 static void on_timer(struct timer *timer)
 {
     tick(container_of(timer, struct pool, timer));
 }
 
+/* On the loop. */
 static void tick(struct pool *pool)
 {
     struct sandboxes *all = pool->all;
@@ -491,9 +576,12 @@ static void tick(struct pool *pool)
         if (!pool->is_closed)
             look_at_memory(pool, now_ms);
         lower_all(pool, now_ms, &next_ms);
+        share_out(pool);
         for (size_t i = 0; i < AT_ONCE; i++)
             jobs[i] = choose(pool, now_ms, &next_ms);
-        if (pool->total || pool->is_low)
+        if (pool->is_closed)
+            next_ms = UINT64_MAX; /* job_done() looks again until it is empty */
+        else if (pool->total || pool->is_low)
             next_ms = MIN(next_ms, pool->look_ms);
     }
     for (size_t i = 0; i < AT_ONCE; i++)
@@ -536,7 +624,7 @@ struct pool *pool_new(struct sandboxes *all)
     pool->all = all;
     pool->most = all->config.pool_most;
     pool->meminfo_fd = all->config.pool_most ? all->config.meminfo_fd : -1;
-    if (read_memory(pool->meminfo_fd, &total, &available))
+    if (all->config.pool_is_auto && read_memory(pool->meminfo_fd, &total, &available))
         pool->most = (unsigned)MIN((uint64_t)pool->most, total / SHARE / BYTES_EACH);
     map_init(&pool->by_id);
     return pool;
@@ -551,14 +639,14 @@ void pool_free(struct pool *pool)
     for (kind = next_kind(pool->kinds.first); kind; kind = next) {
         next = next_kind(kind->place.next);
         while ((one = first_ready(kind))) {
-            leave_ready(pool, one);
-            free_pooled(one);
+            leave_ready(one);
+            free_pooled(pool, one);
         }
         free_kind(kind);
     }
     for (size_t i = 0; i < AT_ONCE; i++)
-        if (pool->jobs[i].ending || pool->jobs[i].warming) /* its job was dropped */
-            free_pooled(pool->jobs[i].ending ? pool->jobs[i].ending : pool->jobs[i].warming);
+        if (pool->jobs[i].one) /* the workers were freed before its job */
+            free_pooled(pool, pool->jobs[i].one);
     map_done(&pool->by_id);
     free(pool);
 }
@@ -567,11 +655,11 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
 {
     if (!pool->most || pool->is_closed || want->image.len || want->is_temporary)
         return NULL;
-    struct kind *kind = find_kind(pool, want);
-    if (kind && kind->is_dropped)
+    struct kind *kind = find_or_add_kind(pool, want);
+    if (kind->is_dropped)
         return NULL;
-    if (!kind)
-        kind = add_kind(pool, want);
+    if (!kind->target)
+        make_room(pool, kind);
     note_demand(pool, kind, clock_mono_ms());
     look_again(pool);
     struct pooled *one = best_ready(kind);
@@ -580,28 +668,30 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
         return NULL;
     }
     pool->figures.taken++;
-    leave_ready(pool, one);
     pool->total--;
-    struct sandbox *sb = take_ptr(&one->sandbox);
+    leave_ready(one);
+    struct sandbox *sb = sandbox_ref(one->sandbox);
     *out_guestlink_fd = take_fd(&one->guestlink_fd);
-    free(one);
+    free_pooled(pool, one);
     return sb;
 }
 
-void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bool code)
+bool pool_exited(struct pool *pool, struct str id)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    struct pool *pool = all->pool;
+    struct pooled *one = map_get(&pool->by_id, id);
 
-    if (!pool->most || pool->is_closed)
-        return;
-    struct kind *kind = find_kind(pool, want);
-    if (!kind)
-        kind = add_kind(pool, want);
-    kind->target = MIN(MAX(kind->target, (unsigned)LEAST), pool->most);
-    kind->used_ms = clock_mono_ms();
-    kind->uses_code |= code;
+    if (!one)
+        return false;
+    one->has_exited = true;
+    if (!one->place.in)
+        return true; /* the job that has it looks */
+    log_warn("pool: sandbox %s ended while it waited", one->sandbox->id);
+    leave_ready(one);
+    pool->total--;
+    pool->figures.failed++;
+    free_pooled(pool, one);
     look_again(pool);
+    return true;
 }
 
 void pool_drop_layer(struct pool *pool, struct str layer)
@@ -612,36 +702,37 @@ void pool_drop_layer(struct pool *pool, struct str layer)
     look_again(pool);
 }
 
+/* ---- for others ---- */
+
+void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bool code)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct pool *pool = all->pool;
+
+    if (!pool->most || pool->is_closed)
+        return;
+    struct kind *kind = find_or_add_kind(pool, want);
+    kind->target = MIN(MAX(kind->target, (unsigned)LEAST), pool->most);
+    kind->used_ms = clock_mono_ms();
+    kind->uses_code |= code;
+    look_again(pool);
+}
+
 void sandbox_note_code(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
+    const struct sandbox_want want = {
+        .layer_count = sb->layer_count, .layers = sb->layers, .cpu_count = sb->cpu_count, .memory_mb = sb->memory_mb
+    };
 
     if (atomic_exchange(&sb->noted_code, true))
         return;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    struct kind *kind = find_kind(all->pool, &(struct sandbox_want){ .layer_count = sb->layer_count,
-                                                                     .layers = sb->layers,
-                                                                     .cpu_count = sb->cpu_count,
-                                                                     .memory_mb = sb->memory_mb });
+    struct kind *kind = find_kind(all->pool, &want);
     if (!kind || kind->uses_code)
         return;
     kind->uses_code = true;
     look_again(all->pool);
-}
-
-bool pool_exited(struct pool *pool, struct str id)
-{
-    struct pooled *one = map_get(&pool->by_id, id);
-
-    if (!one)
-        return false;
-    log_warn("pool: sandbox %s ended while it waited", one->sandbox->id);
-    leave_ready(pool, one);
-    pool->total--;
-    pool->figures.failed++;
-    free_pooled(one);
-    look_again(pool);
-    return true;
 }
 
 void sandboxes_close_pool(struct sandboxes *all)
@@ -670,10 +761,10 @@ struct pool_figures sandboxes_pool_figures(struct sandboxes *all)
     figures.ready = figures.warm = figures.wanted = figures.kinds = 0;
     for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
         figures.kinds++;
+        figures.ready += kind->ready_count;
+        figures.wanted += kind->share;
         for (struct pooled *one = first_ready(kind); one; one = next_ready(one->place.next))
             figures.warm += one->is_warm;
-        figures.ready += kind->ready_count;
-        figures.wanted += kind->target;
     }
     return figures;
 }

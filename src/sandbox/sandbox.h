@@ -56,8 +56,9 @@ struct sandboxes_config {
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
     bool has_mail;          /* egress ends TLS for mail's names: every sandbox has an authority */
-    unsigned pool_most;     /* sandboxes that are started before anybody asks for them (pool.c); 0: none */
-    int meminfo_fd;         /* /proc/meminfo, borrowed: the pool is small on a small machine, and empty on a full one */
+    unsigned pool_most;     /* sandboxes that are started before a create asks for them (pool.c); 0: none */
+    bool pool_is_auto;      /* fewer on a machine with little memory */
+    int meminfo_fd;         /* /proc/meminfo, borrowed, for the pool; -1: it does not look at the memory */
     const char *inside;     /* names that every sandbox reaches, whatever its policy, a line each; NULL or "": none */
 };
 

@@ -117,7 +117,7 @@ def test_a_guestd_that_never_answers_is_a_failed_create(own_server, tmp_path):
     program.chmod(0o755)
     tmp_path.chmod(0o755)
     own_server.stop()
-    broken = Server(own_server.data, ["--guestd", str(program), "--pool", "off"])
+    broken = Server(own_server.data, ["--guestd", str(program)])
     broken.start()
     try:
         before = inventory(broken)

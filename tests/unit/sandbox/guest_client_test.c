@@ -273,6 +273,18 @@ static void a_setup_after_a_restore_has_resumed_behind_it(void **state)
     close_ends(&ends);
 }
 
+/* guestd may be in the guest's hands: it must not keep a worker, or fill its memory. */
+static void a_guest_that_says_warmed_for_ever_is_refused(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+
+    for (int i = 0; i < 3; i++)
+        answer_warmed(ends.theirs, NULL);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, late(), &err), ERR_INTERNAL);
+    close_ends(&ends);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -285,6 +297,7 @@ int main(void)
         CASE(a_guest_that_prepares_tells_its_environment),
         CASE(a_guest_that_warms_up_says_so_or_why_not),
         CASE(a_setup_is_not_answered_by_a_late_warmed),
+        CASE(a_guest_that_says_warmed_for_ever_is_refused),
         CASE(a_guest_that_goes_on_says_so),
         CASE(a_setup_after_a_restore_has_resumed_behind_it),
     };
