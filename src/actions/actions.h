@@ -316,6 +316,8 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
 
 /* The rest is for administrators: ERR_DENIED for others. */
 
+bool action_pool_figures(const struct actions *actions, const struct caller *caller, struct pool_figures *out,
+                         struct err *err) must_use;
 bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                       struct team_row **out, size_t *out_count, struct err *err) must_use;
 /* The same administrator, acting in another team. ERR_NOT_FOUND. */

@@ -59,6 +59,15 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
 
 /* ---- for administrators ---- */
 
+bool action_pool_figures(const struct actions *actions, const struct caller *caller, struct pool_figures *out,
+                         struct err *err)
+{
+    if (!caller_need_admin(caller, err))
+        return false;
+    *out = sandboxes_pool_figures(actions->sandboxes);
+    return true;
+}
+
 bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                       struct team_row **out, size_t *out_count, struct err *err)
 {

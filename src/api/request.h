@@ -123,7 +123,7 @@ handler_fn api_tags_assign, api_tags_remove, api_tags_list, api_tags_count, api_
 handler_fn api_build_register, api_build_files, api_build_start, api_build_status, api_build_logs, api_build_cancel,
     api_builds_cancel, api_build_gone;
 /* teams.c */
-handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_team_kill, api_team_key_create,
+handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_pool, api_team_kill, api_team_key_create,
     api_team_key_revoke, api_team_list, api_team_create, api_team_delete;
 /* keys.c */
 handler_fn api_key_list, api_key_list_all, api_key_create, api_key_rename, api_key_revoke;

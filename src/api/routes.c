@@ -109,6 +109,7 @@ static const struct http_route routes[] = {
     LATER_ADMIN(GET, "/nodes/{id}", "Nodes"),
     LATER_ADMIN(POST, "/nodes/{id}", "Nodes"),
     ROUTE(GET, "/admin/sandboxes/running-counts", api_running_counts, NEEDS_ADMIN, "Count sandboxes by team"),
+    ROUTE(GET, "/admin/pool", api_pool, NEEDS_ADMIN, "What the pool of started sandboxes has and did"),
     ROUTE(POST, "/admin/teams/{id}/sandboxes/kill", api_team_kill, NEEDS_ADMIN, "Kill a team's sandboxes"),
     ROUTE(GET, "/admin/api-keys", api_key_list_all, NEEDS_ADMIN, "List the API keys of all teams"),
     ROUTE(POST, "/admin/teams", api_team_create, NEEDS_ADMIN, "Make a team"),

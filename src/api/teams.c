@@ -100,6 +100,30 @@ void api_running_counts(struct request *rq)
     json_out_end(&json);
 }
 
+void api_pool(struct request *rq)
+{
+    struct pool_figures figures;
+    struct err err;
+
+    if (!action_pool_figures(rq->actions, &rq->caller, &figures, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    json_out_int(&json, "most", figures.most);
+    json_out_int(&json, "ready", figures.ready);
+    json_out_int(&json, "withInterpreter", figures.warm);
+    json_out_int(&json, "wanted", figures.wanted);
+    json_out_int(&json, "kinds", figures.kinds);
+    json_out_bool(&json, "memoryIsLow", figures.is_low);
+    json_out_int(&json, "made", (int64_t)figures.made);
+    json_out_int(&json, "failed", (int64_t)figures.failed);
+    json_out_int(&json, "taken", (int64_t)figures.taken);
+    json_out_int(&json, "missed", (int64_t)figures.missed);
+    json_out_end(&json);
+}
+
 static void team_encode(struct json_out *json, const struct request *rq, const struct team_row *row)
 {
     json_out_object(json, NULL);

@@ -74,6 +74,8 @@
 #define LIMIT_ENV_BYTES (128 * 1024)     /* the kernel takes 2 MiB for all of argv and environment */
 #define LIMIT_TIMEOUT_S (24 * 3600)      /* longest life of one run */
 #define LIMIT_SANDBOXES 1000             /* at once, all keys together */
+#define LIMIT_POOL 256                   /* sandboxes that wait for a create, besides those; 1 to 4 MB each… */
+#define LIMIT_POOL_AUTO 128              /* …and with --pool auto: a burst of 100 and some more */
 #define LIMIT_PAUSED 4000           /* paused ones; in memory each is up to 150 KB of metadata, log and metrics… */
 #define LIMIT_PAUSED_PER_TEAM 1000  /* …and disk; so that one team cannot take every place */
 #define LIMIT_METRICS 720           /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
@@ -382,7 +384,7 @@
  */
 #define LIMIT_EGRESS_OWN 64
 /*
- * Descriptors of all this together, and LIMIT_EGRESS_SOCKETS for each of --sandboxes; the rest of RLIMIT_NOFILE is for
+ * Descriptors of all this together, and LIMIT_EGRESS_SOCKETS for each of --sandboxes and --pool; the rest of RLIMIT_NOFILE is for
  * connections, two each (egress_flows_max()).
  */
 #define LIMIT_EGRESS_RESERVE (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES)
@@ -432,7 +434,7 @@
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
 #define LIMIT_RETAIN_MS 30000         /* how long the result of an ended process is kept, as upstream */
 #define LIMIT_ATTACH_MS 250           /* a reconnecting client may come this long before its old connection's end */
-#define LIMIT_STALL_MS 10000          /* a stream that blocks the other streams of its process for this long is cut */
+#define LIMIT_STALL_MS 1000           /* a stream that blocks the other streams of its process for this long is cut */
 #define LIMIT_SPAWN_MS 30000          /* from fork to exec; a busy sandbox takes seconds, a stopped child for ever */
 #define LIMIT_KILL_WAIT_MS 2000 /* for a killed process to end; an uninterruptible one does not: answer all the same */
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */

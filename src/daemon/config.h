@@ -44,6 +44,7 @@ struct config {
     char criu[CONFIG_TEXT_BYTES];          /* directory; off: none */
     char log[CONFIG_TEXT_BYTES];           /* debug, info, warn, error */
     uint64_t sandboxes_max;
+    char pool[CONFIG_TEXT_BYTES];                      /* auto, off, or a number */
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;
     uint64_t compress_after_s;

@@ -31,6 +31,7 @@
 #include "io/tls_key.h"
 #include "io/tls_look.h"
 #include "isolation/native/probe.h"
+#include "wire/json.h"
 
 enum {
     ROWS_MAX = PROBE_ROWS_MAX + 20,
@@ -103,6 +104,7 @@ static void look_at_settings(struct findings *all, const struct config *config)
     size_t before = all->count;
     struct mail_settings mail;
     enum log_level level;
+    uint32_t most;
     bool is_on;
     struct err err;
 
@@ -111,6 +113,8 @@ static void look_at_settings(struct findings *all, const struct config *config)
     if (!settings_token_for_code(config->token_for_code, &is_on, &err))
         refuse(all, config, &err);
     if (!settings_switch("internet", config->internet, &is_on, &err))
+        refuse(all, config, &err);
+    if (!settings_pool(config->pool, &most, &is_on, &err))
         refuse(all, config, &err);
     if (!settings_domain(config->domain, &err))
         refuse(all, config, &err);
@@ -326,6 +330,63 @@ static void look_at_certificate(struct findings *all, const struct config *confi
     }
 }
 
+/* What the server that runs says about its pool. */
+static bool ask_pool(const struct config *config, const struct running *running, struct probe_row *row, struct err *err)
+{
+    struct secret token = { 0 };
+    struct http_answer answer;
+    struct arena arena;
+    int64_t most, ready, taken, missed;
+    bool is_low;
+
+    auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (data_fd < 0)
+        return err_sys(err, "open %s", config->data);
+    if (!data_dir_admin_token(data_fd, &token, err))
+        return false;
+    arena_init(&arena);
+    struct http_field field = { STR("X-Admin-Token"), secret_reveal(&token) };
+    bool ok = http_fetch(&arena, str_from(running->address), STR("GET"), STR("/admin/pool"), &field, 1, STR(""),
+                         HEALTH_TIMEOUT_MS, &answer, err);
+    if (ok && answer.status != 200)
+        ok = err_set(err, ERR_UNAVAILABLE, "the server answers with status %d", answer.status);
+    auto_json json_t *body = ok ? json_parse_object(answer.body, err) : NULL;
+    ok = body && json_take_int(body, "most", JSON_REQUIRED, 0, LIMIT_POOL, &most, err) &&
+         json_take_int(body, "ready", JSON_REQUIRED, 0, LIMIT_POOL, &ready, err) &&
+         json_take_int(body, "taken", JSON_REQUIRED, 0, INT64_MAX, &taken, err) &&
+         json_take_int(body, "missed", JSON_REQUIRED, 0, INT64_MAX, &missed, err) &&
+         json_take_bool(body, "memoryIsLow", JSON_REQUIRED, &is_low, err);
+    secret_wipe(&token);
+    arena_done(&arena);
+    if (!ok)
+        return false;
+    if (!most)
+        (void)snprintf(row->found, sizeof row->found, "off");
+    else
+        (void)snprintf(row->found, sizeof row->found, "%lld sandboxes wait, at most %lld; used by %lld of %lld creates",
+                       (long long)ready, (long long)most, (long long)taken, (long long)(taken + missed));
+    row->verdict = is_low ? PROBE_WARN : PROBE_OK;
+    if (is_low)
+        (void)snprintf(row->fix, sizeof row->fix,
+                       "the machine is short of memory, so the pool is empty: end programs "
+                       "or sandboxes");
+    return true;
+}
+
+static void look_at_pool(struct findings *all, const struct config *config, const struct running *running)
+{
+    struct err err;
+
+    if (!running->is_there)
+        return;
+    struct probe_row *row = finding(all, "pool", PROBE_SKIP);
+    if (geteuid() != 0 || ask_pool(config, running, row, &err))
+        return;
+    row->verdict = PROBE_WARN;
+    (void)snprintf(row->found, sizeof row->found, "%.150s", err.message);
+    (void)snprintf(row->fix, sizeof row->fix, "if the server is older than this program: start it again");
+}
+
 /* Nothing needs it yet: the microVM driver will. */
 static void look_at_kvm(struct findings *all)
 {
@@ -435,6 +496,7 @@ int doctor_main(int argc, char **argv)
     look_at_names(&all, &config, &running);
     if (!look_at_running(&all, &config, &running))
         look_at_certificate(&all, &config);
+    look_at_pool(&all, &config, &running);
     look_at_template(&all, &config);
     look_at_recipes(&all, &config);
     look_at_kvm(&all);

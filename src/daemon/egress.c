@@ -216,7 +216,7 @@ static bool role_open(struct role_egress *role, struct err *err)
     });
     if (egress_flows_max(role->settings.sandboxes_max) <= LIMIT_EGRESS_FLOWS_LEAST)
         log_warn("there are descriptors for %d connections of all sandboxes together: raise the limit of open files "
-                 "(LimitNOFILE, ulimit -n), or lower --sandboxes",
+                 "(LimitNOFILE, ulimit -n), or lower --sandboxes or --pool",
                  LIMIT_EGRESS_FLOWS_LEAST);
     role->peers[ROLE_FRONT] = channel_new(role->loop, -1, &front, role);
     role->keeper = channel_new(role->loop, ROLE_CHANNEL_FD, &keeper, role);

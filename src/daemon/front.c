@@ -59,7 +59,7 @@ static_assert(LIMIT_STARTS + LIMIT_SLOW_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUS
               "for other keys");
 
 enum {
-    STOP_BUILDS_MS = 3000, /* for builds to end their sandboxes, and then… */
+    STOP_BUILDS_MS = 3000, /* for builds and the pool to end their sandboxes, and then… */
     STOP_MS = 3000,        /* …for control calls under way; both together less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
     UPKEEP_FIRST_MS = 3000,    /* after the start… */
@@ -321,6 +321,29 @@ static void on_upkeep(struct timer *timer)
 
 /* ---- start ---- */
 
+/* The templates that clients use if they name none. What else is in use, the pool learns by itself. */
+static void expect_creates(struct front *front)
+{
+    static const struct {
+        struct str name;
+        bool code;
+    } usual[] = { { STR_INIT("base"), false }, { STR_INIT("code-interpreter-v1"), true } };
+    struct template_row row;
+    struct arena arena;
+    struct err ignored; /* there is none of this name yet */
+
+    arena_init(&arena);
+    for (size_t i = 0; i < COUNT_OF(usual); i++) {
+        if (!store_template_by_alias(front->store, STR(""), usual[i].name, &arena, &row, &ignored))
+            continue;
+        const struct sandbox_want want = {
+            .layer_count = row.layer_count, .layers = row.layers, .cpu_count = row.cpu_count, .memory_mb = row.memory_mb
+        };
+        sandboxes_expect(front->sandboxes, &want, usual[i].code);
+    }
+    arena_done(&arena);
+}
+
 static void boot_run(struct job *job)
 {
     struct front *front = container_of(job, struct front, boot);
@@ -331,6 +354,8 @@ static void boot_run(struct job *job)
         log_error("cannot start: %s", err_text(&err));
     else if (front->mail)
         front_mail_first(front->mail);
+    if (front->booted)
+        expect_creates(front);
 }
 
 static void boot_done(struct job *job)
@@ -385,8 +410,9 @@ static void on_stopping(struct timer *timer)
     struct front *front = container_of(timer, struct front, stopping);
     bool has_time = loop_now_ms(front->loop) < front->stop_ms;
 
-    /* Builds come first: keeper ends their sandboxes, which nobody could use while no server runs. */
-    if (!front->is_shut && !(builder_is_busy(front->builder) && has_time)) {
+    /* Builds and the pool come first: keeper ends their sandboxes, which nobody could use while no server runs. */
+    bool must_wait = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes);
+    if (!front->is_shut && !(must_wait && has_time)) {
         shut_channels(front);
         has_time = true;
     }
@@ -410,6 +436,7 @@ static void on_signal(void *context, int number)
         front_mail_stop(front->mail);
     timer_clear(&front->upkeep_timer);
     builder_stop(front->builder);
+    sandboxes_close_pool(front->sandboxes);
     front->stop_ms = loop_now_ms(front->loop) + STOP_BUILDS_MS;
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
@@ -519,6 +546,9 @@ static bool front_open(struct front *front, struct err *err)
         .per_key_max = front->settings.key_sandboxes,
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
+        .pool_most = front->settings.pool_most,
+        .pool_is_auto = front->settings.pool_is_auto,
+        .meminfo_fd = role_fd(front->self, GRANT_MEMINFO),
         .inside = front->settings.inside,
         .has_mail = front->settings.mail.is_on,
     });

@@ -250,13 +250,16 @@ static int grant(void *context, enum role_grant grant, struct err *err)
         return egress_settings_write(&keeper->egress, err);
     case GRANT_ROOTS:
         return authority_open_roots(err);
+    case GRANT_MEMINFO:
+        fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+        break;
     case GRANT_INBOX: /* inboxes.c gives it */
     case GRANT_NONE:
     case GRANT_COUNT:
         errno = EINVAL;
     }
     if (fd < 0)
-        (void)err_sys(err, "duplicate a descriptor for a role");
+        (void)err_sys(err, "open a descriptor for a role");
     return fd;
 }
 
@@ -417,8 +420,11 @@ static bool use_admin_token(struct keeper *keeper, struct err *err)
 static bool choose_limits(const struct config *config, int data_fd, struct serve_limits *out, struct err *err)
 {
     auto_templates struct templates all = { 0 };
-    uint32_t memory_mb, cpus;
+    uint32_t memory_mb, cpus, pool_most;
+    bool is_auto;
 
+    if (!settings_pool(config->pool, &pool_most, &is_auto, err))
+        return false;
     recipe_largest(&cpus, &memory_mb);
     cpus = MAX(cpus, (uint32_t)LIMIT_BUILD_CPUS);
     memory_mb = MAX(memory_mb, (uint32_t)LIMIT_BUILD_MEMORY_MB);
@@ -432,7 +438,7 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
         .memory_bytes = (config->memory_mb ? config->memory_mb : memory_mb) << 20,
         .cpu_millis = (uint32_t)(config->cpus ? config->cpus : cpus) * 1000,
         .pids = (uint32_t)config->pids,
-        .sandboxes = (uint32_t)config->sandboxes_max,
+        .sandboxes = (uint32_t)config->sandboxes_max + pool_most,
     };
     return true;
 }
@@ -493,6 +499,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
         !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
+        !settings_pool(config->pool, &keeper->settings.pool_most, &keeper->settings.pool_is_auto, err) ||
         !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
         !egress_settings_make(config, &keeper->egress, err) ||
         !puller_settings_make(config, &keeper->settings.puller, err))
@@ -505,6 +512,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     log_setup("keeper", log_least);
     tell_replaced(config);
     settings_choose_domain(config, keeper->settings.domain);
+    keeper->egress.sandboxes_max += keeper->settings.pool_most;
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
     keeper->settings.key_requests = (uint32_t)config->key_requests;

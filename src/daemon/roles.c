@@ -9,12 +9,12 @@ const struct role_row roles[ROLE_COUNT] = {
         .name = "front",
         .main = front_main,
         .user = offsetof(struct config, user),
-        .grants = { GRANT_SETTINGS, GRANT_LISTENER, GRANT_STORE },
+        .grants = { GRANT_SETTINGS, GRANT_LISTENER, GRANT_STORE, GRANT_MEMINFO },
         .directory = GRANT_STORE,
         .calls = front_calls,
         .may_send = BIT(MESSAGE_READY) | BIT(MESSAGE_START) | BIT(MESSAGE_STOP) | BIT(MESSAGE_LIST) |
                     BIT(MESSAGE_LINK) | BIT(MESSAGE_DIAL) | BIT(MESSAGE_TEMPLATES) | BIT(MESSAGE_STATS) |
-                    BIT(MESSAGE_PAUSE) | BIT(MESSAGE_UNPACK) | BIT(MESSAGE_INBOX) | BIT(MESSAGE_INBOXES) |
+                    BIT(MESSAGE_WARM) | BIT(MESSAGE_PAUSE) | BIT(MESSAGE_UNPACK) | BIT(MESSAGE_INBOX) | BIT(MESSAGE_INBOXES) |
                     BIT(MESSAGE_UNMAKE),
         .restart_first_ms = 100,
         .restart_max_ms = 5000,

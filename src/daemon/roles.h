@@ -41,6 +41,7 @@ enum role_grant {
     GRANT_INBOX,    /* the directory of one inbox; see inboxes.h */
     GRANT_BLOBS,    /* the directory of downloads */
     GRANT_PULLER,   /* settings.h: what the operator says about registries */
+    GRANT_MEMINFO,  /* /proc/meminfo */
     GRANT_COUNT,
 };
 

@@ -37,6 +37,18 @@ bool settings_switch(const char *option, const char *word, bool *out_on, struct 
     return true;
 }
 
+bool settings_pool(const char *word, uint32_t *out_most, bool *out_auto, struct err *err)
+{
+    uint64_t most = strcmp(word, "auto") == 0 ? LIMIT_POOL_AUTO : 0;
+
+    if (!most && strcmp(word, "off") != 0 && !str_to_u64(str_from(word), LIMIT_POOL, &most))
+        return err_set(err, ERR_INVALID, "--pool must be auto, off or a number up to %d, not '%.40s'", LIMIT_POOL,
+                       word);
+    *out_most = (uint32_t)most;
+    *out_auto = strcmp(word, "auto") == 0;
+    return true;
+}
+
 /* NAME or NAME:PORT. An URL or a single word would make addresses of sandboxes that lead nowhere. */
 static bool domain_is_valid(struct str text)
 {
@@ -276,6 +288,8 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, str_from(settings->node_id));
     pack_str(&out, str_from(settings->domain));
     pack_u32(&out, settings->sandboxes_max);
+    pack_u32(&out, settings->pool_most);
+    pack_bool(&out, settings->pool_is_auto);
     pack_u32(&out, settings->key_sandboxes);
     pack_u32(&out, settings->key_requests);
     pack_u32(&out, settings->key_streams);
@@ -316,6 +330,8 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     unpack_text(&in, got.node_id, sizeof got.node_id);
     unpack_text(&in, got.domain, sizeof got.domain);
     got.sandboxes_max = unpack_u32(&in);
+    got.pool_most = unpack_u32(&in);
+    got.pool_is_auto = unpack_bool(&in);
     got.key_sandboxes = unpack_u32(&in);
     got.key_requests = unpack_u32(&in);
     got.key_streams = unpack_u32(&in);

@@ -47,6 +47,8 @@ struct settings {
     char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
     char domain[CONFIG_TEXT_BYTES];
     uint32_t sandboxes_max;
+    uint32_t pool_most; /* 0: no pool */
+    bool pool_is_auto;
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
     uint32_t snapshots_max, team_snapshots, snapshot_disk_gb;
@@ -93,7 +95,7 @@ struct egress_settings {
     uint32_t service_count;
     struct egress_service services[LIMIT_SERVICES]; /* mail, and --inside */
     uint64_t bytes_per_s;                           /* of one sandbox, each way; 0: no limit */
-    uint32_t sandboxes_max;
+    uint32_t sandboxes_max;                         /* with those in the pool */
 };
 
 /* ERR_INVALID names the option and the entry. */
@@ -106,6 +108,8 @@ void egress_settings_resolvers(const struct egress_settings *settings, struct bu
 int egress_settings_write(const struct egress_settings *settings, struct err *err) must_use;
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;
 
+/* --pool: how many may wait for a create; 0 for off. ERR_INVALID. */
+bool settings_pool(const char *word, uint32_t *out_most, bool *out_auto, struct err *err) must_use;
 /* --domain: none, NAME or NAME:PORT; ERR_INVALID for anything else. */
 bool settings_domain(const char *text, struct err *err) must_use;
 /*

@@ -137,7 +137,8 @@ static void on_policy_late(struct timer *timer)
 {
     struct egress_sandbox *sandbox = container_of(timer, struct egress_sandbox, late);
 
-    log_warn("sandbox %s has no network policy yet: its connections are refused", sandbox->id);
+    /* One in front's pool has none until a create takes it. If a connection comes before that, its refusal is reported. */
+    log_debug("sandbox %s has no network policy yet: its connections are refused", sandbox->id);
     listen_now(sandbox);
 }
 

@@ -27,6 +27,7 @@
 #include "io/worker.h"
 #include "wire/guestlink.h"
 
+struct handing;
 struct interpreter;
 struct journal;
 struct link;
@@ -56,6 +57,7 @@ struct guest {
     size_t cgroup_count;
     int handover_fd; /* where keeper gives us descriptors (handover.h) */
     struct watch *handover_watch;
+    struct handing *handings; /* from keeper, not complete yet */
     struct timer handover_pause;
     struct link *link;    /* guestlink as it is now, or NULL */
     struct pause *pause;  /* on the way to a pause, or in one; NULL: neither */

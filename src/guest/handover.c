@@ -22,6 +22,7 @@ enum { PAUSE_MS = 100 };
 
 /* One connection from keeper, until its message is there. */
 struct handing {
+    struct handing *next; /* of guest->handings */
     struct guest *guest;
     int fd;
     struct watch *watch;
@@ -54,6 +55,11 @@ static void take(struct guest *guest, const struct handover *message, int fd)
 
 static void handing_free(struct handing *handing)
 {
+    struct handing **at = &handing->guest->handings;
+
+    while (*at != handing)
+        at = &(*at)->next;
+    *at = handing->next;
     watch_free(handing->watch);
     fd_close(&handing->fd);
     loop_retire(handing->guest->loop, handing, free);
@@ -90,7 +96,8 @@ static void on_connection(struct guest *guest, int fd)
 {
     struct handing *handing = NEW(struct handing);
 
-    *handing = (struct handing){ .guest = guest, .fd = fd };
+    *handing = (struct handing){ .next = guest->handings, .guest = guest, .fd = fd };
+    guest->handings = handing;
     handing->watch = watch_new(guest->loop, fd, on_message, handing);
     watch_want(handing->watch, WATCH_READ);
     /*
@@ -119,6 +126,15 @@ static void on_listener(void *context, unsigned ready)
 static void on_pause_over(struct timer *timer)
 {
     watch_want(container_of(timer, struct guest, handover_pause)->handover_watch, WATCH_READ);
+}
+
+void handover_take_pending(struct guest *guest)
+{
+    on_listener(guest, WATCH_READ);
+    for (struct handing *handing = guest->handings, *next; handing; handing = next) {
+        next = handing->next; /* it stays: only its own message can end a handing */
+        on_message(handing, WATCH_READ);
+    }
 }
 
 void handover_serve(struct guest *guest, int listen_fd)

@@ -8,5 +8,7 @@
 
 /* Takes the listening socket that guestd was started with. */
 void handover_serve(struct guest *guest, int listen_fd);
+/* Takes what keeper has handed over until now, and the loop has not come to yet. May replace guestlink. */
+void handover_take_pending(struct guest *guest);
 
 #endif

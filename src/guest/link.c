@@ -12,6 +12,8 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "guest/handover.h"
+#include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
 #include "guest/network.h"
 #include "guest/pause.h"
@@ -21,13 +23,16 @@
 struct link {
     struct guest *guest;
     struct stream *stream;
-    bool wants_ready; /* PREPARE is still to be answered */
+    bool wants_ready;    /* PREPARE is still to be answered */
+    unsigned warm_count; /* so many WARM are */
+    struct timer warm_soon;
 };
 
 static void hang_up(struct link *link)
 {
     link->guest->link = NULL;
     journal_leave(link->guest->journal);
+    timer_clear(&link->warm_soon);
     stream_free(take_ptr(&link->stream));
     loop_retire(link->guest->loop, link, free);
 }
@@ -71,8 +76,57 @@ static void prepare(struct link *link)
     pause_prepare(link->guest, on_ready);
 }
 
+/* Every WARM that waits. NULL: the interpreter is there. */
+static void answer_warm(struct link *link, const struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    guestlink_write_warmed(&out, err);
+    for (; link->warm_count; link->warm_count--)
+        stream_write(link->stream, buf_str(&out));
+}
+
+static void on_warmed(struct guest *guest, const struct err *err)
+{
+    if (guest->link)
+        answer_warm(guest->link, err);
+}
+
+/* Keeper has handed a zygote over before the host sent WARM, but the loop may come to guestlink first. */
+static void on_warm_soon(struct timer *timer)
+{
+    struct link *link = container_of(timer, struct link, warm_soon);
+    struct guest *guest = link->guest;
+
+    handover_take_pending(guest);
+    if (guest->link == link && link->warm_count)
+        interpreter_warm(guest->interpreter, on_warmed);
+}
+
+static void warm(struct link *link)
+{
+    struct err err;
+
+    link->warm_count++;
+    if (link->guest->is_set_up) {
+        (void)err_set(&err, ERR_CONFLICT, "the sandbox is set up already");
+        answer_warm(link, &err);
+    } else if (!link->guest->interpreter) {
+        (void)err_set(&err, ERR_INVALID, "no code is run here");
+        answer_warm(link, &err);
+    } else {
+        timer_set(&link->warm_soon, link->guest->loop, 0,
+                  on_warm_soon); /* not now: a new link would replace this one */
+    }
+}
+
 static void set_up(struct link *link, const struct guestlink_setup *setup)
 {
+    struct err err;
+
+    /* Now, because whoever has sent SETUP takes what comes after its answer for log lines. */
+    (void)err_set(&err, ERR_CONFLICT, "the sandbox was set up before its interpreter was there");
+    answer_warm(link, &err);
     guest_set_up(link->guest, setup);
     pause_resumed(link->guest);
     answer(link, NULL);
@@ -101,6 +155,8 @@ static void handle(struct link *link, struct str body)
         pause_resumed(link->guest); /* of a front that has died since */
         answer(link, NULL);
         journal_listen(link->guest->journal, link->stream);
+    } else if (message.type == GUESTLINK_WARM) {
+        warm(link);
     } else if (message.type == GUESTLINK_PREPARE) {
         prepare(link);
     } else if (message.type == GUESTLINK_RESUMED) {
@@ -110,7 +166,7 @@ static void handle(struct link *link, struct str body)
         journal_taken(link->guest->journal);
     } else {
         (void)err_set(&err, ERR_INVALID,
-                      "guestd takes SETUP, PING, NETWORK, LISTEN, PREPARE, RESUMED and TAKEN, not %u",
+                      "guestd takes SETUP, PING, NETWORK, LISTEN, PREPARE, RESUMED, WARM and TAKEN, not %u",
                       (unsigned)message.type);
         answer(link, &err);
     }

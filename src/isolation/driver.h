@@ -4,8 +4,8 @@
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper. Code
  * above takes a struct driver and cannot tell the difference. ops.h says how to add a call.
  *
- * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link, stats,
- *            and the calls of a pause wait for an answer and are for workers; stop, dial and listen never wait and are
+ * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link, warm,
+ *            stats, and the calls of a pause wait for an answer and are for workers; stop, dial and listen never wait and are
  *            for the loop. How long the end of a sandbox takes is up to its guest, so no loop may wait for it.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
  *            process that has been killed, and is cleared away by itself once that has died.
@@ -139,12 +139,19 @@ struct driver_ops {
     bool (*start)(struct driver *driver, const struct plan *plan, struct started *out, struct err *err);
     /* The same for keeper, which never waits; takes any plan. NULL: start() never takes long. */
     void (*start_later)(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context);
+    /*
+     * Nothing waits any more for an answer that start_later() still owes: the start fails, what was parked is parked again,
+     * and it is answered at once. A start that cannot be taken back goes on. NULL: none can.
+     */
+    void (*start_cancel)(struct driver *driver, const char *id);
     void (*stop)(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
     /* NULL for a driver that has no worker threads. */
     bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
     bool (*link)(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err);
+    /* NULL for a driver that has no zygotes. */
+    bool (*warm)(struct driver *driver, const char *id, struct err *err);
     /* `out` has room for `count`, which is at most LIMIT_STATS; sandboxes that the driver does not hold are left out. */
     bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                   uint32_t *out_count, struct err *err);
@@ -224,6 +231,18 @@ static inline must_use bool driver_list(struct driver *driver, struct held **out
 static inline must_use bool driver_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
 {
     return driver->ops->link(driver, id, out_guestlink_fd, err);
+}
+
+/*
+ * The zygote of the sandbox's template is warm, and guestd can ask it for interpreters: it can be told to (GUESTLINK_WARM).
+ * ERR_UNAVAILABLE: not now; a zygote that did not run is being started, which takes some seconds. ERR_INVALID: this sandbox
+ * will have none.
+ */
+static inline must_use bool driver_warm(struct driver *driver, const char *id, struct err *err)
+{
+    if (!driver->ops->warm)
+        return err_set(err, ERR_INVALID, "this driver has no zygotes");
+    return driver->ops->warm(driver, id, err);
 }
 
 /* What these sandboxes use, in the order of `which`. */

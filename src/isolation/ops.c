@@ -172,6 +172,22 @@ static bool call_link(struct driver *driver, const struct op_ask *ask, struct op
     return driver_link(driver, ask->id, &out->fd, err);
 }
 
+/* ---- warm ---- */
+
+static bool remote_warm(struct driver *driver, const char *id, struct err *err)
+{
+    struct op_ask ask = ask_about(id);
+    struct op_answer answer;
+
+    return remote_call(driver, MESSAGE_WARM, &ask, &answer, err);
+}
+
+static bool call_warm(struct driver *driver, const struct op_ask *ask, struct op_answer *out, struct err *err)
+{
+    (void)out;
+    return driver_warm(driver, ask->id, err);
+}
+
 /* ---- stats ---- */
 
 static bool remote_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
@@ -352,6 +368,7 @@ static const struct op ops[MESSAGE_TYPE_END] = {
     [MESSAGE_STOP] = { ASK_ID | ASK_PATIENCE, ANSWER_GONE, .later = call_stop },
     [MESSAGE_LIST] = { ASK_AFTER, ANSWER_HELD, .now = call_list },
     [MESSAGE_LINK] = { ASK_ID, ANSWER_FD, .now = call_link },
+    [MESSAGE_WARM] = { ASK_ID, 0, .now = call_warm },
     [MESSAGE_STATS] = { ASK_WHICH, ANSWER_STATS, .now = call_stats },
     [MESSAGE_DIAL] = { ASK_ID | ASK_PORT, ANSWER_FD, .later = call_dial },
     [MESSAGE_LISTEN] = { ASK_ID | ASK_LISTEN, ANSWER_FD, .later = call_listen },
@@ -366,6 +383,7 @@ const struct driver_ops op_remote_calls = {
     .stop_wait = remote_stop_wait,
     .list = remote_list,
     .link = remote_link,
+    .warm = remote_warm,
     .stats = remote_stats,
     .dial = remote_dial,
     .listen = remote_listen,

@@ -88,6 +88,25 @@ void serve_tell_networks(struct serve *serve, struct channel *channel)
     networks_tell(serve->networks, channel);
 }
 
+/*
+ * The next front asks which sandboxes there are. One that has started for the front before, and is not listed yet or as
+ * parked, would run without anybody's knowledge.
+ */
+static void cancel_starts(struct serve *serve)
+{
+    const struct driver_ops *ops = serve->driver->ops;
+    char id[LIMIT_ID_BYTES];
+    struct owed *next;
+
+    for (struct owed *owed = serve->owed; owed && ops->start_cancel; owed = next) {
+        next = owed->next; /* a start that is cancelled is answered, and `owed` is gone */
+        if (owed->type != MESSAGE_START || owed->channel)
+            continue;
+        memcpy(id, owed->sandbox, sizeof id);
+        ops->start_cancel(serve->driver, id);
+    }
+}
+
 void serve_leave(struct serve *serve, struct channel *channel)
 {
     if (networks_told(serve->networks) == channel)
@@ -97,6 +116,7 @@ void serve_leave(struct serve *serve, struct channel *channel)
     for (struct owed *owed = serve->owed; owed; owed = owed->next)
         if (owed->channel == channel)
             owed->channel = NULL;
+    cancel_starts(serve);
 }
 
 /* Front has compared too, but keeper does not rely on that. */
@@ -117,6 +137,8 @@ static bool within_limits(struct serve *serve, const struct plan *plan, struct e
         return false;
     for (uint32_t i = 0; i < count; i++)
         alive += held[i].state == HELD_RUNNING || held[i].state == HELD_FROZEN; /* others are on disk only */
+    for (const struct owed *owed = serve->owed; owed; owed = owed->next)
+        alive += owed->type == MESSAGE_START; /* not listed yet, or as one on disk */
     if (alive >= limits->sandboxes)
         return err_set(err, ERR_LIMIT, "there are %u sandboxes already", alive);
     return true;

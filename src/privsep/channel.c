@@ -29,13 +29,14 @@
 #include "io/pass.h"
 
 enum {
-    QUEUE_MAX = 3072,       /* messages; past it an event breaks the channel, so a burst about every sandbox must fit */
+    QUEUE_MAX = 4096,       /* messages; past it an event breaks the channel, so a burst about every sandbox must fit */
     READS_A_TURN = 32,      /* then let others on the loop have their turn */
     RECEIVED_FDS_MAX = 253, /* SCM_MAX_FD: room for all that a peer could send, so that none is lost unclosed */
 };
 
 /* What keeper tells a busy egress of each sandbox: that it exists, its sockets, its exit. And others start meanwhile. */
-static_assert(QUEUE_MAX >= 3 * LIMIT_SANDBOXES + LIMIT_STARTS, "every sandbox's end would restart egress");
+static_assert(QUEUE_MAX >= 3 * (LIMIT_SANDBOXES + LIMIT_POOL) + LIMIT_STARTS,
+              "every sandbox's end would restart egress");
 
 struct outgoing {
     struct outgoing *next;

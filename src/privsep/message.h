@@ -29,6 +29,7 @@
     X(LINK, "link")     /* request to keeper: the reply has guestd's private connection once more */                   \
     X(DIAL, "dial")     /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */     \
     X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */                 \
+    X(WARM, "warm")     /* request to keeper: give guestd a zygote that is warm; reply: empty */                       \
     X(TEMPLATES, "templates")     /* request to keeper: the id to continue after, or ""; the reply is one page */      \
     X(STATS, "stats")             /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
     X(PAUSE, "pause")             /* request to keeper: one of driver.h's calls of a pause; reply: what was kept */    \

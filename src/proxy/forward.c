@@ -338,6 +338,8 @@ static void reach_inside(struct forward *f)
 {
     /* guestd listens before its sandbox is announced; a user's service may have been started a moment ago. */
     unsigned attempts = f->target.port == GUESTD_PORT ? 1 : LIMIT_EDGE_DIALS;
+    if (f->target.port == GUESTD_CODE_PORT)
+        sandbox_note_code(f->sandbox);
     f->reach =
         reach_new(f->ex->loop, sandbox_driver(f->sandbox), f->target.id, f->target.port, attempts, on_reached, f);
     reach_go(f->reach);

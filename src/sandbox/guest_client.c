@@ -35,6 +35,8 @@ static bool send_all(int fd, struct str bytes, uint64_t until_ms, struct err *er
 static bool receive_all(int fd, void *room, size_t size, uint64_t until_ms, struct err *err)
 {
     for (size_t got = 0; got < size;) {
+        if (clock_mono_ms() >= until_ms) /* also while bytes keep coming */
+            return err_set(err, ERR_TIMEOUT, "the sandbox did not answer in time");
         ssize_t n = recv(fd, (char *)room + got, size - got, MSG_DONTWAIT);
         if (n > 0) {
             got += (size_t)n;
@@ -62,38 +64,55 @@ static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, stru
     return receive_all(fd, body, length, until_ms, err) && guestlink_read(str_of(body, length), arena, out, err);
 }
 
-/* `want` is the type of the answer that says yes. */
+/*
+ * `want` is the type of the answer that says yes. One WARMED that is not wanted belongs to a guest_warm() that has not
+ * waited for it; there is never a second one.
+ */
 static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
                                         struct guestlink_message *out, struct err *err)
 {
     if (!receive_message(fd, arena, until_ms, out, err))
         return GUEST_SILENT;
-    if (out->type == want)
+    if (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED && !receive_message(fd, arena, until_ms, out, err))
+        return GUEST_SILENT;
+    if (out->type == want && out->error.kind == ERR_NONE)
         return GUEST_YES;
-    if (out->type == GUESTLINK_ERROR)
+    if (out->type == GUESTLINK_ERROR || (out->type == GUESTLINK_WARMED && want == GUESTLINK_WARMED))
         *err = out->error;
     else
         (void)err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)out->type);
     return GUEST_NO;
 }
 
-bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
-                 struct err *err)
+bool guest_setup_send(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                      struct err *err)
 {
     auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
-    struct guestlink_message answer;
-    struct arena arena;
 
     guestlink_write_setup(&message, setup);
     if (resumed) /* in the same bytes: guestd reads both before anything that could reach it by another way */
         guestlink_write_simple(&message, GUESTLINK_RESUMED);
     if (message.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox's environment is too large");
+    return send_all(guestlink_fd, buf_str(&message), until_ms, err) || err_wrap(err, "set guestd up");
+}
+
+bool guest_setup_await(int guestlink_fd, uint64_t until_ms, struct err *err)
+{
+    struct guestlink_message answer;
+    struct arena arena;
+
     arena_init(&arena);
-    bool ok = send_all(guestlink_fd, buf_str(&message), until_ms, err) &&
-              receive_answer(guestlink_fd, GUESTLINK_OK, &arena, until_ms, &answer, err) == GUEST_YES;
+    bool ok = receive_answer(guestlink_fd, GUESTLINK_OK, &arena, until_ms, &answer, err) == GUEST_YES;
     arena_done(&arena);
     return ok || err_wrap(err, "set guestd up");
+}
+
+bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                 struct err *err)
+{
+    return guest_setup_send(guestlink_fd, setup, resumed, until_ms, err) &&
+           guest_setup_await(guestlink_fd, until_ms, err);
 }
 
 static enum guest_answer ask(int fd, enum guestlink_type type, enum guestlink_type want, uint64_t until_ms,
@@ -104,6 +123,19 @@ static enum guest_answer ask(int fd, enum guestlink_type type, enum guestlink_ty
     guestlink_write_simple(&message, type);
     return send_all(fd, buf_str(&message), until_ms, err) ? receive_answer(fd, want, arena, until_ms, out, err)
                                                           : GUEST_SILENT;
+}
+
+enum guest_answer guest_warm(int guestlink_fd, uint64_t until_ms, struct err *err)
+{
+    struct guestlink_message message;
+    struct arena arena;
+
+    arena_init(&arena);
+    enum guest_answer answer = ask(guestlink_fd, GUESTLINK_WARM, GUESTLINK_WARMED, until_ms, &arena, &message, err);
+    arena_done(&arena);
+    if (answer != GUEST_YES)
+        (void)err_wrap(err, "warm guestd up");
+    return answer;
 }
 
 enum guest_answer guest_prepare(int guestlink_fd, uint64_t until_ms, struct arena *arena, struct guestlink_ready *out,

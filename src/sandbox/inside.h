@@ -82,16 +82,18 @@ struct sandbox {
     uint32_t layer_count; /* 0: one from before layers were kept; it cannot start again */
     struct str *layers;
     struct str default_user, default_workdir;
-    bool is_temporary; /* its row stays in state STARTING, so that the next front ends it */
+    atomic_bool noted_code; /* sandbox_note_code() was called */
+    bool is_temporary;      /* its row stays in state STARTING, so that the next front ends it */
 
     /* Under the manager's lock. */
     enum sandbox_state state;
     int64_t started_us; /* of this run */
     enum sandbox_connections connections;
-    int64_t deadline_us;     /* for people and for the store */
-    uint64_t deadline_ms;    /* the same moment on the monotonic clock: this one counts */
-    int64_t revision;        /* of the deadline: each change counts one up */
-    int64_t kept_us;         /* the deadline in the store; 0: the store has it as starting, so its end is no event */
+    int64_t deadline_us;  /* for people and for the store */
+    uint64_t deadline_ms; /* the same moment on the monotonic clock: this one counts */
+    int64_t revision;     /* of the deadline: each change counts one up */
+    int64_t
+        kept_us; /* the deadline in the store; 0: the store has it as starting or not at all, so its end is no event */
     int64_t kept_revision;   /* of kept_us */
     int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
@@ -143,6 +145,7 @@ struct sandboxes {
     bool sweep_posted;
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
+    struct pool *pool;       /* under the lock */
     bool sampler_stopped;
     struct timer sampler; /* the loop's: the next measurement */
     struct round *round;  /* the loop's: the measurement that a worker is doing */
@@ -178,6 +181,8 @@ enum sandbox_state sandbox_state_found(enum sandbox_row_state row, unsigned held
 
 /* With one reference, which belongs to the maps once it is in them. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
+struct sandbox *sandbox_new_named(struct sandboxes *all) must_use; /* with a new id */
+struct str *sandbox_copy_layers(struct arena *arena, const struct str *layers, uint32_t count);
 struct sandbox *sandbox_ref(struct sandbox *sb);
 /* With the lock held: put it into the maps, with the reference, and take it out. */
 void sandbox_enlist(struct sandbox *sb);
@@ -238,6 +243,20 @@ void sandbox_note_no_network(struct sandbox *sb);
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
+
+/* ---- pool.c ---- */
+
+struct pool *pool_new(struct sandboxes *all) must_use;
+void pool_free(struct pool *pool); /* after the workers have ended; sandboxes keep running */
+/*
+ * One that was started for such a create, with its guestlink; the caller's, in no map. NULL: none is ready. Either way the
+ * demand is noted. With the lock held.
+ */
+struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, int *out_guestlink_fd) must_use;
+/* This layer is about to be removed: what is made of it is ended, and no more is given out. With the lock held. */
+void pool_drop_layer(struct pool *pool, struct str layer);
+/* The driver says that it has ended. False: it does not wait in the pool. With the lock held. */
+bool pool_exited(struct pool *pool, struct str id);
 
 /* ---- pause.c ---- */
 

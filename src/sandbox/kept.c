@@ -9,6 +9,10 @@ bool sandbox_drop_snapshot(struct sandboxes *all, struct str kept_id, struct err
 {
     char id[LAYER_ID_BYTES];
 
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        pool_drop_layer(all->pool, kept_id); /* it would keep the layer */
+    }
     return str_to_path(kept_id, id, sizeof id, err) &&
            driver_pause_call(all->config.driver, PAUSE_DROP, id, false, NULL, err);
 }

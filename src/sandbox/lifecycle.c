@@ -1,22 +1,21 @@
 /*
  * The life of one sandbox: create, deadlines, end. Every step that waits is outside the lock.
  *
- * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended.
- * Ending removes the row last, for the same reason. state.c has the states.
+ * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended. One
+ * from the pool runs before it has a row; what keeper holds without a row is ended too. Ending removes the row last, for the
+ * same reason. state.c has the states.
  */
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "image/bootstrap.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
 enum {
-    ID_RANDOM_CHARS = 20,
     RETRY_MS = 2000, /* between attempts to end a sandbox */
     CUT_MS = 5000,   /* for the loop to cut connections; it takes one turn unless the loop has ended */
     GONE_MS = 500,   /* how long a kill waits for the end: workers are too few to wait longer for a guest's exit */
@@ -321,9 +320,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->default_workdir = arena_copy(arena, want->default_workdir);
     sb->is_temporary = want->is_temporary;
     sb->layer_count = want->layer_count;
-    sb->layers = ARENA_ARRAY(arena, struct str, want->layer_count);
-    for (uint32_t i = 0; i < want->layer_count; i++)
-        sb->layers[i] = arena_copy(arena, want->layers[i]);
+    sb->layers = sandbox_copy_layers(arena, want->layers, want->layer_count);
     sb->metadata_count = want->metadata_count;
     sb->metadata = ARENA_ARRAY(arena, struct pair, want->metadata_count);
     for (uint32_t i = 0; i < want->metadata_count; i++) {
@@ -333,31 +330,31 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
 }
 
 /*
- * The number of sandboxes besides this one that take memory, of its key or of all: also those that start or end, and the
- * paused ones that are not on disk.
+ * The number of sandboxes besides this one that take memory, of this key or of all (NULL): also those that start or end, and
+ * the paused ones that are not on disk. Those in the pool do not count: they make room for others.
  */
-static unsigned count_others(const struct sandbox *sb, bool of_key)
+static unsigned count_others(const struct sandboxes *all, const struct sandbox *sb, struct str key_id)
 {
-    const struct sandboxes *all = sb->all;
     const struct sandbox *other;
     unsigned count = 0;
 
     for (size_t i = 0; (other = map_next(&all->by_id, &i));)
         count += other != sb && (other->state != SANDBOX_PAUSED || other->held <= HELD_FROZEN) &&
-                 (!of_key || strcmp(other->key_id, sb->key_id) == 0);
+                 (!key_id.at || str_eq(str_from(other->key_id), key_id));
     return count;
 }
 
-bool sandbox_has_place(const struct sandbox *sb, struct err *err)
+/* For one more, besides `sb`, which may be NULL. */
+static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct str key_id, struct err *err)
 {
-    const struct sandboxes_config *config = &sb->all->config;
+    const struct sandboxes_config *config = &all->config;
 
-    if (count_others(sb, false) >= config->sandboxes_max)
+    if (count_others(all, sb, (struct str){ 0 }) >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
                        "%u sandboxes run or are paused in memory, which is as many as this server holds: kill one, or "
                        "pause one without its memory",
                        config->sandboxes_max);
-    if (config->per_key_max && sb->key_id[0] && count_others(sb, true) >= config->per_key_max)
+    if (config->per_key_max && key_id.len && count_others(all, sb, key_id) >= config->per_key_max)
         return err_set(err, ERR_LIMIT,
                        "this API key has %u sandboxes that run or are paused in memory, which is as many as it may: "
                        "kill one, or pause one without its memory",
@@ -365,12 +362,21 @@ bool sandbox_has_place(const struct sandbox *sb, struct err *err)
     return true;
 }
 
-/* Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts. */
-static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct err *err)
+bool sandbox_has_place(const struct sandbox *sb, struct err *err)
 {
-    char id[LIMIT_ID_BYTES] = "i";
-    random_id(id + 1, ID_RANDOM_CHARS);
-    struct sandbox *sb = sandbox_new(all, str_from(id));
+    return has_place(sb->all, sb, str_from(sb->key_id), err);
+}
+
+/*
+ * Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts.
+ * `pooled`: one from the pool, which is ours; NULL: a new one.
+ */
+static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct sandbox *pooled,
+                                  struct err *err)
+{
+    struct sandbox *sb = pooled ? pooled : sandbox_new_named(all);
+    struct err stop_err;
+    bool gone;
 
     copy_want(sb, want);
     sb->started_us = clock_wall_us();
@@ -382,6 +388,9 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
             return sb;
         }
     }
+    /* Others have taken the last places meanwhile. */
+    if (pooled && !driver_stop_wait(all->config.driver, sb->id, 0, &gone, &stop_err))
+        log_warn("sandbox %s: from the pool, not used and not ended: %s", sb->id, err_text(&stop_err));
     sandbox_unref(sb);
     return NULL;
 }
@@ -405,8 +414,9 @@ bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str imag
     return plan_check(out, err);
 }
 
-bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
-                          int guestlink_fd, struct arena *arena, struct err *err)
+/* SETUP to its guestd; the answer is still to come. */
+static bool tell_guest(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                       int guestlink_fd, uint64_t until_ms, struct arena *arena, struct err *err)
 {
     struct net_policy network;
     struct guestlink_network described;
@@ -415,21 +425,30 @@ bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, 
     store_access_token(sb->all->config.store, str_from(sb->id), token);
     (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
     sandbox_describe_network(sb, &network, arena, &described);
-    bool ok = guest_setup(guestlink_fd,
-                          &(struct guestlink_setup){
-                              .sandbox_id = str_from(sb->id),
-                              .template_id = sb->template_id,
-                              .access_token = str_from(token),
-                              .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
-                              .default_user = sb->default_user,
-                              .default_workdir = sb->default_workdir,
-                              .network = described,
-                              .env_count = env_count,
-                              .envs = envs,
-                          },
-                          resumed, clock_mono_ms() + LIMIT_START_MS, err);
+    bool ok = guest_setup_send(guestlink_fd,
+                               &(struct guestlink_setup){
+                                   .sandbox_id = str_from(sb->id),
+                                   .template_id = sb->template_id,
+                                   .access_token = str_from(token),
+                                   .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
+                                   .default_user = sb->default_user,
+                                   .default_workdir = sb->default_workdir,
+                                   .network = described,
+                                   .env_count = env_count,
+                                   .envs = envs,
+                               },
+                               resumed, until_ms, err);
     explicit_bzero(token, sizeof token);
     return ok;
+}
+
+bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                          int guestlink_fd, struct arena *arena, struct err *err)
+{
+    uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
+
+    return tell_guest(sb, envs, env_count, resumed, guestlink_fd, until_ms, arena, err) &&
+           guest_setup_await(guestlink_fd, until_ms, err);
 }
 
 void sandbox_note_no_network(struct sandbox *sb)
@@ -454,6 +473,22 @@ void sandbox_note_no_network(struct sandbox *sb)
                                         .destination = STR("") });
 }
 
+static struct guestlink_env *envs_of(const struct sandbox_want *want, struct arena *arena)
+{
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
+
+    for (uint32_t i = 0; i < want->env_count; i++)
+        envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
+    return envs;
+}
+
+/* guestd has answered. */
+static void begin_log(struct sandbox *sb, int *guestlink_fd)
+{
+    logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(guestlink_fd));
+    sandbox_note_no_network(sb);
+}
+
 /* From a row to a guestd that answers. */
 static bool start(struct sandbox *sb, const struct sandbox_want *want, struct arena *arena, struct err *err)
 {
@@ -461,13 +496,9 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     struct sandbox_row row;
     struct plan plan;
     struct started started;
-    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
-    bool is_copy = want->image.len > 0;
 
-    for (uint32_t i = 0; i < want->env_count; i++)
-        envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
     if (!record_row(sb, arena, &row, err) ||
-        !sandbox_plan(sb, is_copy ? PLAN_IMAGE : PLAN_NEW, want->image, &plan, err) ||
+        !sandbox_plan(sb, want->image.len ? PLAN_IMAGE : PLAN_NEW, want->image, &plan, err) ||
         !store_sandbox_add(all->config.store, &row, err))
         return false;
     if (!driver_start(all->config.driver, &plan, &started, err))
@@ -475,28 +506,18 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     sb->has_network = started.has_network; /* no other call sees it yet */
     sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
-    if (!sandbox_set_guest_up(sb, envs, want->env_count, is_copy, guestlink_fd, arena, err))
+    if (!sandbox_set_guest_up(sb, envs_of(want, arena), want->env_count, want->image.len > 0, guestlink_fd, arena, err))
         return false;
-    logs_begin(all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(&guestlink_fd));
-    sandbox_note_no_network(sb);
+    begin_log(sb, &guestlink_fd);
     return true;
 }
 
-/* The deadline counts from now, not from the request. */
-static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *arena, struct sandbox_info *out,
-                         struct err *err)
+/* The store has it as running. Now it does, unless it has ended meanwhile. */
+static bool enter_running(struct sandbox *sb, struct arena *arena, struct sandbox_info *out, struct err *err)
 {
     struct sandboxes *all = sb->all;
-    int64_t now_us = clock_wall_us();
-
-    sb->started_us = now_us;
-    sandbox_set_clock(sb, now_us + (int64_t)timeout_s * 1000000);
-    struct event_row event = record_created(sb, arena);
-    if (!sb->is_temporary &&
-        !store_sandbox_ready(all->config.store, str_from(sb->id), now_us, sb->deadline_us, &event, err))
-        return false;
-
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+
     sb->kept_us = sb->is_temporary ? 0 : sb->deadline_us;
     if (sb->exited)
         return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
@@ -505,6 +526,51 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
     metrics_begin(all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     sandbox_describe(sb, arena, out);
     return true;
+}
+
+/* The deadline counts from now, not from the request. */
+static void start_clock(struct sandbox *sb, uint64_t timeout_s)
+{
+    sb->started_us = clock_wall_us();
+    sandbox_set_clock(sb, sb->started_us + (int64_t)timeout_s * 1000000);
+}
+
+static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *arena, struct sandbox_info *out,
+                         struct err *err)
+{
+    start_clock(sb, timeout_s);
+    struct event_row event = record_created(sb, arena);
+    if (!sb->is_temporary &&
+        !store_sandbox_ready(sb->all->config.store, str_from(sb->id), sb->started_us, sb->deadline_us, &event, err))
+        return false;
+    return enter_running(sb, arena, out, err);
+}
+
+/*
+ * One from the pool has started already, so its row begins as running; a front that finds it without a row ends it. The row
+ * is written while guestd takes its SETUP.
+ */
+static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, int *guestlink_fd, struct arena *arena,
+                         struct sandbox_info *out, struct err *err)
+{
+    uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
+    struct sandbox_row row;
+
+    sandbox_send_policy(sb); /* as in start() */
+    if (!tell_guest(sb, envs_of(want, arena), want->env_count, false, *guestlink_fd, until_ms, arena, err))
+        return false;
+    start_clock(sb, want->timeout_s);
+    struct event_row event = record_created(sb, arena);
+    if (!record_row(sb, arena, &row, err) || !store_sandbox_add_running(sb->all->config.store, &row, &event, err))
+        return false;
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->kept_us = sb->deadline_us; /* the store has its beginning, so its end is an event too */
+    }
+    if (!guest_setup_await(*guestlink_fd, until_ms, err))
+        return false;
+    begin_log(sb, guestlink_fd);
+    return enter_running(sb, arena, out, err);
 }
 
 /*
@@ -545,19 +611,46 @@ static enum err_kind kind_for_asker(const struct err *err, bool has_image)
     return ERR_INTERNAL;
 }
 
+/* *out_pooled: it came from the pool. A new one may do where that one did not. */
+static bool create_once(struct sandboxes *all, const struct sandbox_want *want, bool from_pool, struct arena *arena,
+                        struct sandbox_info *out, bool *out_pooled, struct err *err)
+{
+    auto_close int guestlink_fd = -1;
+    struct sandbox *pooled = NULL;
+
+    *out_pooled = false;
+    if (from_pool) {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        if (!has_place(all, NULL, want->key_id, err))
+            return false;
+        pooled = pool_take(all->pool, want, &guestlink_fd);
+    }
+    *out_pooled = pooled != NULL;
+    struct sandbox *sb = take_place(all, want, pooled, err);
+    if (!sb)
+        return false;
+    if (pooled ? begin_pooled(sb, want, &guestlink_fd, arena, out, err)
+               : start(sb, want, arena, err) && begin_to_run(sb, want->timeout_s, arena, out, err))
+        return true;
+    (void)err_wrap(err, "start sandbox %s", sb->id);
+    err->kind = kind_for_asker(err, want->image.len > 0);
+    undo(sb, err->kind == ERR_TIMEOUT);
+    return false;
+}
+
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err)
 {
+    bool pooled;
+
     if (!want_check(all, want, err))
         return false;
-    struct sandbox *sb = take_place(all, want, err);
-    if (!sb)
-        return false;
-    if (!start(sb, want, arena, err) || !begin_to_run(sb, want->timeout_s, arena, out, err)) {
-        (void)err_wrap(err, "start sandbox %s", sb->id);
-        err->kind = kind_for_asker(err, want->image.len > 0);
-        undo(sb, err->kind == ERR_TIMEOUT);
-        return false;
+    if (!create_once(all, want, true, arena, out, &pooled, err)) {
+        if (!pooled || err->kind == ERR_LIMIT || err->kind == ERR_FULL || err->kind == ERR_TIMEOUT)
+            return false; /* a new one would do no better, or the caller has waited long enough */
+        log_warn("sandbox: one from the pool could not be used, making a new one: %s", err_text(err));
+        if (!create_once(all, want, false, arena, out, &pooled, err))
+            return false;
     }
     /* From here on other workers may end it: `out` is a copy. */
     sandbox_describe_token(all, arena, out);

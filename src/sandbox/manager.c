@@ -14,11 +14,15 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/random.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
-enum { COPY_LOOK_MS = 100 }; /* between questions whether a snapshot is done */
+enum {
+    COPY_LOOK_MS = 100, /* between questions whether a snapshot is done */
+    ID_RANDOM_CHARS = 20,
+};
 
 /* ---- references ---- */
 
@@ -33,6 +37,23 @@ struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
     memcpy(sb->id, id.at, id.len);
     store_access_token(all->config.store, id, sb->token);
     return sb;
+}
+
+struct sandbox *sandbox_new_named(struct sandboxes *all)
+{
+    char id[LIMIT_ID_BYTES] = "i";
+
+    random_id(id + 1, ID_RANDOM_CHARS);
+    return sandbox_new(all, str_from(id));
+}
+
+struct str *sandbox_copy_layers(struct arena *arena, const struct str *layers, uint32_t count)
+{
+    struct str *copy = ARENA_ARRAY(arena, struct str, count);
+
+    for (uint32_t i = 0; i < count; i++)
+        copy[i] = arena_copy(arena, layers[i]);
+    return copy;
 }
 
 struct sandbox *sandbox_ref(struct sandbox *sb)
@@ -499,9 +520,11 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
-        if (!sb)
-            return; /* we have ended it ourselves */
-        /* begin_to_run() looks at it for one that is starting. */
+        if (!sb) {
+            (void)pool_exited(all->pool, str_from(id)); /* or we have ended it ourselves */
+            return;
+        }
+        /* enter_running() looks at it for one that is starting. */
         sb->exited = exit_reason[cause];
         if (sb->state == SANDBOX_KILLED && sb->retry_ms != UINT64_MAX)
             sb->retry_ms = 0; /* the row and the place can go */
@@ -698,6 +721,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     map_init(&all->by_token);
     all->metrics = metrics_new();
     all->logs = logs_new(all->config.loop);
+    all->pool = pool_new(all);
     all->common = config->has_mail ? common_authority_new() : NULL;
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
@@ -716,6 +740,7 @@ void sandboxes_free(struct sandboxes *all)
     network_done(all);
     writing_done(all);
     forks_done(all);
+    pool_free(all->pool);
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);

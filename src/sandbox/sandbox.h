@@ -56,6 +56,9 @@ struct sandboxes_config {
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
     bool has_mail;          /* egress ends TLS for mail's names: every sandbox has an authority */
+    unsigned pool_most;     /* sandboxes that are started before a create asks for them (pool.c); 0: none */
+    bool pool_is_auto;      /* fewer on a machine with little memory */
+    int meminfo_fd;         /* /proc/meminfo, borrowed, for the pool; -1: it does not look at the memory */
     const char *inside;     /* names that every sandbox reaches, whatever its policy, a line each; NULL or "": none */
 };
 
@@ -75,6 +78,22 @@ uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
  * lost. What the driver holds and the store does not know is ended.
  */
 bool sandboxes_recover(struct sandboxes *all, struct err *err) must_use;
+
+/* The pool: what it has, and what it did since the start. */
+struct pool_figures {
+    unsigned most;                        /* 0: it is off */
+    unsigned ready, wanted, kinds;        /* now; kinds: of template, CPUs and memory */
+    unsigned warm;                        /* of those that are ready: with an interpreter */
+    bool is_low;                          /* it is empty because the machine is short of memory */
+    uint64_t made, failed, taken, missed; /* missed: creates that would have taken one */
+};
+struct sandbox_want;
+struct pool_figures sandboxes_pool_figures(struct sandboxes *all);
+/* Creates with these layers, CPUs and memory are likely: some are started for them; code: with an interpreter. Any thread. */
+void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bool code);
+/* Ends all that wait, and starts no more. Any thread; it is empty a moment later. */
+void sandboxes_close_pool(struct sandboxes *all);
+bool sandboxes_pool_is_empty(struct sandboxes *all) must_use;
 
 struct pair {
     struct str name, value;
@@ -409,6 +428,8 @@ struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) m
 bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token) must_use;
 bool sandbox_has_signed(const struct sandbox *sandbox, const struct file_link *link) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
+/* A client runs code in it: the pool prepares others of its kind for that. Any thread. */
+void sandbox_note_code(struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* it may have ended since it was found */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
 /* May a client with this token (empty: none) reach its ports? Always true unless the sandbox is private. */

@@ -40,7 +40,8 @@ bool event_insert(struct store *store, const struct event_row *event, struct err
            tidy(store, err);
 }
 
-bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struct err *err)
+/* With the lock held. */
+static bool insert(struct store *store, const struct sandbox_row *row, struct str state, struct err *err)
 {
     auto_buf struct buf layers = buf_make(NULL, LAYERS_BYTES);
 
@@ -51,18 +52,17 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
     }
     if (layers.overflowed)
         return err_set(err, ERR_INTERNAL, "sandbox %.*s has more than %d layers", STR_ARG(row->id), LIMIT_LAYERS);
-    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     return sql_exec(
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
                "memory_mb, disk_mb, network, started_us, deadline_us, key_id, is_private, mask_host, https_ports, "
                "open_code, node_id, timeout_s, auto_pause, keep_memory, auto_resume, layers, default_user, "
-               "default_workdir, revision) VALUES ($1, $2, "
-               "$3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, "
-               "$22, $23, $24, $25, 0)",
+               "default_workdir, revision) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, "
+               "$16, "
+               "$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
-                        sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
-                        sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->network),
+                        sql_text(row->guestd_version), sql_text(state), sql_text(row->metadata),
+                        sql_int(row->cpu_count), sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->network),
                         sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
                         sql_int(row->is_private), sql_text(row->mask_host), sql_text(row->https_ports),
                         sql_int(row->open_code), sql_text(str_from(store->node_id)), sql_int((int64_t)row->timeout_s),
@@ -70,6 +70,24 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
                         sql_text(buf_str(&layers)), sql_text(row->default_user), sql_text(row->default_workdir)),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
+}
+
+bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return insert(store, row, state_name[SANDBOX_ROW_STARTING], err);
+}
+
+bool store_sandbox_add_running(struct store *store, const struct sandbox_row *row, const struct event_row *event,
+                               struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
+    bool ok = insert(store, row, state_name[SANDBOX_ROW_RUNNING], err) && event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
 
 bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us, int64_t deadline_us,

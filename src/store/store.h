@@ -538,6 +538,9 @@ struct event_row {
 
 /* In state STARTING. */
 bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struct err *err) must_use;
+/* In state RUNNING, with its event, or neither. */
+bool store_sandbox_add_running(struct store *store, const struct sandbox_row *row, const struct event_row *event,
+                               struct err *err) must_use;
 /* Now RUNNING, with its event, or neither. */
 bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us, int64_t deadline_us,
                          const struct event_row *event, struct err *err) must_use;

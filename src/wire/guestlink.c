@@ -110,14 +110,29 @@ void guestlink_write_log(struct buf *out, const struct guestlink_log *log)
     end(out, at);
 }
 
-void guestlink_write_error(struct buf *out, const struct err *err)
+static void pack_err(struct buf *out, const struct err *err)
 {
-    size_t at = begin(out, GUESTLINK_ERROR);
-
     pack_u8(out, (uint8_t)err->kind);
     pack_u32(out, (uint32_t)err->sys);
     pack_str(out, str_from(err->message));
     pack_str(out, str_from(err->trail));
+}
+
+void guestlink_write_error(struct buf *out, const struct err *err)
+{
+    size_t at = begin(out, GUESTLINK_ERROR);
+
+    pack_err(out, err);
+    end(out, at);
+}
+
+void guestlink_write_warmed(struct buf *out, const struct err *err)
+{
+    size_t at = begin(out, GUESTLINK_WARMED);
+
+    pack_bool(out, !err);
+    if (err)
+        pack_err(out, err);
     end(out, at);
 }
 
@@ -213,6 +228,19 @@ static bool read_log(struct unpack *in, struct arena *arena, struct guestlink_lo
     return true;
 }
 
+static bool read_err(struct unpack *in, struct err *out, struct err *err)
+{
+    uint8_t kind = unpack_u8(in);
+
+    if (kind == ERR_NONE || kind >= ERR_KIND_COUNT)
+        return err_set(err, ERR_INVALID, "a guestlink error of unknown kind %u", kind);
+    out->kind = kind;
+    out->sys = (int)unpack_u32(in);
+    unpack_text(in, out->message, sizeof out->message);
+    unpack_text(in, out->trail, sizeof out->trail);
+    return true;
+}
+
 bool guestlink_read(struct str body, struct arena *arena, struct guestlink_message *out, struct err *err)
 {
     struct unpack in = unpack_from(body);
@@ -228,6 +256,7 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
     case GUESTLINK_TAKEN:
     case GUESTLINK_PREPARE:
     case GUESTLINK_RESUMED:
+    case GUESTLINK_WARM:
     case GUESTLINK_OK:
         break;
     case GUESTLINK_NETWORK:
@@ -241,16 +270,14 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
         if (!read_log(&in, arena, &message.log, err))
             return false;
         break;
-    case GUESTLINK_ERROR: {
-        uint8_t kind = unpack_u8(&in);
-        if (kind == ERR_NONE || kind >= ERR_KIND_COUNT)
-            return err_set(err, ERR_INVALID, "a guestlink error of unknown kind %u", kind);
-        message.error.kind = kind;
-        message.error.sys = (int)unpack_u32(&in);
-        unpack_text(&in, message.error.message, sizeof message.error.message);
-        unpack_text(&in, message.error.trail, sizeof message.error.trail);
+    case GUESTLINK_ERROR:
+        if (!read_err(&in, &message.error, err))
+            return false;
         break;
-    }
+    case GUESTLINK_WARMED:
+        if (!unpack_bool(&in) && !read_err(&in, &message.error, err))
+            return false;
+        break;
     default:
         return err_set(err, ERR_INVALID, "a guestlink message of unknown type %u", (unsigned)message.type);
     }

@@ -3,9 +3,12 @@
  *
  * A TCP connection over the sandbox's loopback, of which keeper makes both ends (isolation/native/network.c). It can be
  * made again at any time; a new one replaces the old. Each message is a u32 length and a body; the body is a u8 type and
- * packed fields, and must be consumed whole. guestd answers PREPARE with READY or ERROR, each other message but TAKEN with
- * OK or ERROR.
+ * packed fields, and must be consumed whole. guestd answers WARM with WARMED, PREPARE with READY or ERROR, each other
+ * message but TAKEN with OK or ERROR.
  *
+ *   WARM    before SETUP: an interpreter is made that waits for the first code (docs/interpreter.md). WARMED may come
+ *           while other messages are answered, but always before the answer to SETUP: if that is sent first, the
+ *           interpreter is still on its way, and WARMED says so. After SETUP WARM is refused
  *   SETUP   which sandbox this is and how it behaves; includes LISTEN. Sent once at start, and again after every resume or
  *           clone: the last one counts
  *   PING    is guestd there?
@@ -38,10 +41,12 @@ enum guestlink_type {
     GUESTLINK_NETWORK = 5,
     GUESTLINK_PREPARE = 6,
     GUESTLINK_RESUMED = 7,
+    GUESTLINK_WARM = 8,
     GUESTLINK_OK = 64,
     GUESTLINK_ERROR = 65,
     GUESTLINK_LOG = 66,
-    GUESTLINK_READY = 67, /* the answer to PREPARE: the environment that SETUP gave, as in guestlink_setup */
+    GUESTLINK_READY = 67,  /* the answer to PREPARE: the environment that SETUP gave, as in guestlink_setup */
+    GUESTLINK_WARMED = 68, /* the answer to WARM, and to nothing else: the interpreter waits, or why there is none */
 };
 
 /* The certificate that programs in the sandbox must trust, because egress ends TLS with it for hosts with header rules. */
@@ -111,17 +116,19 @@ enum { GUESTLINK_HEADER_BYTES = 4 };
 
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
-void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, PREPARE, RESUMED, OK */
+void guestlink_write_simple(struct buf *out,
+                            enum guestlink_type type); /* PING, LISTEN, TAKEN, PREPARE, RESUMED, WARM, OK */
 void guestlink_write_network(struct buf *out, const struct guestlink_network *network);
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
 void guestlink_write_ready(struct buf *out, const struct guestlink_ready *ready);
 void guestlink_write_error(struct buf *out, const struct err *err);
+void guestlink_write_warmed(struct buf *out, const struct err *err); /* NULL: the interpreter waits */
 
 struct guestlink_message {
     enum guestlink_type type;
     struct guestlink_setup setup;     /* with SETUP; strings borrow from the body, envs live in the arena */
     struct guestlink_log log;         /* with LOG; the same */
-    struct err error;                 /* with ERROR */
+    struct err error;                 /* with ERROR; with WARMED too, where ERR_NONE means that there is none */
     struct guestlink_network network; /* with NETWORK; the same */
     struct guestlink_ready ready;     /* with READY; the same */
 };

@@ -8,7 +8,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import server as servers  # noqa: E402
 from server import TEST_DATA, Server, prepare  # noqa: E402
+
+# Servers that tests make for themselves have no pool, so that what there is, is what the test has made. test_pool.py is for the rest.
+servers.POOL = "off"
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +20,8 @@ def server():
     if os.geteuid() != 0:
         pytest.skip("needs root: a server makes namespaces, mounts and cgroups")
     prepare(TEST_DATA)
-    running = Server(options=["--mail-signups-per-hour", "1000"])  # all runs of an hour come from one address
+    # All runs of an hour come from one address. Most tests take their sandboxes from the pool, as clients do.
+    running = Server(options=["--mail-signups-per-hour", "1000", "--pool", "auto"])
     running.start_when_free()
     running.kill_all()  # what an earlier run was killed over
     for name in [name for name in os.environ if name.startswith("E2B_")]:
@@ -31,12 +36,10 @@ def server():
             running.stop()
 
 
-@pytest.fixture
-def own_server(server):
-    """A second server, for tests that break it. That it runs beside the first is a test in itself."""
-    data = server.data.parent / f"{server.data.name}-faults"
+def second_server(server, name, options=()):
+    data = server.data.parent / f"{server.data.name}-{name}"
     prepare(data)
-    mine = Server(data)
+    mine = Server(data, options)
     mine.start()
     mine.kill_all()
     yield mine
@@ -46,6 +49,17 @@ def own_server(server):
         mine.kill_all()
     finally:
         mine.stop()
+
+
+@pytest.fixture
+def own_server(server):
+    """A second server, for tests that break it. That it runs beside the first is a test in itself."""
+    yield from second_server(server, "faults")
+
+
+@pytest.fixture
+def pool_server(server):
+    yield from second_server(server, "pool", ["--pool", "6"])
 
 
 @pytest.fixture

@@ -403,6 +403,7 @@ SUITES = {
     "pause": run_files("test_pause.py"),
     "persistence": run_files("test_persistence.py", sdk="interpreter"),
     "faults": run_files("test_faults.py"),
+    "pool": run_files("test_pool.py"),
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),

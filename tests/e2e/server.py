@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_DATA = pathlib.Path(os.environ.get("CLOISTER_DATA", "/var/lib/cloister"))
 TEST_DATA = pathlib.Path(os.environ.get("CLOISTER_TEST_DATA", "/var/lib/cloister-test"))
 ENVD_PORT = 49983
+POOL = None  # for servers that do not say; None: as the program has it
 PR_SET_PDEATHSIG = 1
 
 
@@ -146,6 +147,7 @@ class Server:
     def __init__(self, data=TEST_DATA, options=()):
         self.data = pathlib.Path(data)
         self.options = list(options)
+        self.pool = POOL
         self.port = free_port()
         self.process = None
         self.log_dir = self.data
@@ -175,6 +177,7 @@ class Server:
                     str(self.data),
                     "--listen",
                     f"127.0.0.1:{self.port}",
+                    *([] if "--pool" in self.options or not self.pool else ["--pool", self.pool]),
                     *self.options,
                 ],
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -14,6 +15,9 @@ import time
 import pytest
 from e2b import Sandbox
 from server import Server, prepare, share_template, wait_for
+
+
+SANDBOX_ID = re.compile(r"i[a-z0-9]{20}$")
 
 
 def traces_of(server, sandbox_id):
@@ -44,18 +48,29 @@ def rows(server):
         return [row[0] for row in database.execute("select id from sandboxes")]
 
 
-def inventory(server):
-    """How much of everything this server has, to compare before and after."""
+def cgroups(server):
     data = os.stat(server.data)
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"  # its cgroup; other servers on this machine come and go
+    return sorted(
+        f"{directory}/{name}"
+        for directory, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if own in f"{directory}/{name}"
+    )
+
+
+def is_drained(server):
+    """The memory of ended sandboxes is taken back before their cgroups go: a moment after everything else."""
+    there = {entry.name for entry in (server.data / "sandboxes").iterdir()} if (server.data / "sandboxes").is_dir() else set()
+    return all(path.rsplit("/", 1)[1] in there for path in cgroups(server) if SANDBOX_ID.match(path.rsplit("/", 1)[1]))
+
+
+def inventory(server):
+    """How much of everything this server has, to compare before and after."""
+    wait_for(lambda: is_drained(server))
     return {
         "mounts": pathlib.Path(f"/proc/{server.pid}/mounts").read_text().count("\n"),
-        "cgroups": sorted(
-            f"{directory}/{name}"
-            for directory, names, _ in os.walk("/sys/fs/cgroup")
-            for name in names
-            if own in f"{directory}/{name}"
-        ),
+        "cgroups": cgroups(server),
         "directories": sorted(
             str(entry)
             for part in ("sandboxes", "tmp")

@@ -727,7 +727,7 @@ def test_a_kill_ends_it_in_every_state(mine):
                         mine.api("DELETE", f"/sandboxes/{one['sandbox']['sandboxID']}")
             assert state_of(mine, sandbox_id) is None, name
             assert wait_for(lambda s=sandbox_id: not traces_of(mine, s)), (name, traces_of(mine, sandbox_id))
-    assert wait_for(lambda: inventory(mine) == before), inventory(mine)
+    assert wait_for(lambda: inventory(mine) == before), (before, inventory(mine))
     assert wait_for(lambda: not list((mine.data / "snapshots").iterdir()))
 
 

@@ -615,6 +615,25 @@ void interpreter_take_zygote(struct interpreter *all, int fd)
     python_take_zygote(all->python, fd);
 }
 
+void interpreter_warm(struct interpreter *all, void (*done)(struct guest *guest, const struct err *err))
+{
+    python_warm(all->python, done);
+}
+
+void interpreter_set_up(struct interpreter *all)
+{
+    struct arena arena;
+    struct user user;
+    struct err ignored;
+
+    if (!all)
+        return;
+    arena_init(&arena);
+    bool has_user = api_default_user(all->guest, &arena, &user, &ignored); /* a request will say that there is none */
+    python_set_up(all->python, has_user ? &user : NULL);
+    arena_done(&arena);
+}
+
 void interpreter_prepare(struct interpreter *all)
 {
     if (all)

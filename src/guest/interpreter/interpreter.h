@@ -32,6 +32,14 @@ void interpreter_free(struct interpreter *interpreter);
 /* Takes a socket to the template's zygote (wire/zygote.h). */
 void interpreter_take_zygote(struct interpreter *interpreter, int fd);
 /*
+ * Before SETUP: makes the interpreter that the first Python context will get, so that its first cell waits for nothing.
+ * `done` is called once, perhaps from inside this call; with NULL for err it is there. A second call before that takes
+ * the place of the first. ERR_UNAVAILABLE and ERR_TIMEOUT: another try may work, later.
+ */
+void interpreter_warm(struct interpreter *interpreter, void (*done)(struct guest *guest, const struct err *err));
+/* The guest has been set up: an interpreter of interpreter_warm() ends if the default user or a variable does not fit. NULL is fine. */
+void interpreter_set_up(struct interpreter *interpreter);
+/*
  * The sandbox will be paused: from now on nothing is asked of the zygote outside, whose socket is closed, until
  * interpreter_resumed(). Interpreters that it has forked and that are on their way come in, or are given up and started
  * inside instead; it is prepared when none is on its way. NULL is fine for all four.

@@ -12,7 +12,8 @@
  * closed.
  *
  * A sandbox that has asked for a second interpreter may ask for a third. From then on guestd keeps a spare: one more
- * than was asked for, from the zygote. It checks the packages again when a context gets it.
+ * than was asked for, from the zygote. It checks the packages again when a context gets it. The host can also ask for
+ * the spare, before the sandbox is set up (python_warm): then the first context gets it.
  */
 #include "guest/interpreter/python.h"
 
@@ -39,11 +40,12 @@
 #include "wire/zygote.h"
 
 enum {
-    SWEEP_MS = 30,         /* between two looks for processes that an interrupted cell has left behind */
-    LAST_OUTPUT_MS = 2,    /* after a death: its last output is still to be read */
-    STATUS_WAIT_MS = 100,  /* after a death, for its exit status */
-    SPARE_DELAY_MS = 2,    /* after an interpreter is ready, so that its first cell does not compete with the spare */
-    ZYGOTE_SPAWN_MS = 3000 /* until hello: as long as a python3 takes to start on a busy machine */
+    SWEEP_MS = 30,          /* between two looks for processes that an interrupted cell has left behind */
+    LAST_OUTPUT_MS = 2,     /* after a death: its last output is still to be read */
+    STATUS_WAIT_MS = 100,   /* after a death, for its exit status */
+    SPARE_DELAY_MS = 2,     /* after an interpreter is ready, so that its first cell does not compete with the spare */
+    ZYGOTE_SPAWN_MS = 3000, /* until hello: as long as a python3 takes to start on a busy machine */
+    WARM_MS = 5000,         /* until the spare that the host has asked for has had its first cell */
 };
 
 enum state {
@@ -61,6 +63,7 @@ struct python_engine {
     struct python *python;
     enum state state;
     bool is_from_zygote;
+    bool is_rehearsed;          /* the spare has had its first cell */
     struct zygote_spawn *spawn; /* NULL: over, or started alone */
     struct timer spawn_limit;
     pid_t pid; /* 0: not known yet */
@@ -87,6 +90,8 @@ struct python {
     struct python_engine *engines;
     struct python_engine *spare; /* one of them, or NULL */
     struct timer spare_delay;
+    void (*on_warmed)(struct guest *guest, const struct err *err); /* NULL: nobody waits for the spare */
+    struct timer warm_limit;
     unsigned from_zygote; /* interpreters that contexts have asked for, so far */
     bool is_prepared;     /* for a pause: there is no zygote until it is over */
 };
@@ -94,6 +99,32 @@ struct python {
 bool python_is_there(struct guest *guest)
 {
     return launch_can(guest, "python3");
+}
+
+/* ---- the spare goes ---- */
+
+/* Answers python_warm(). NULL: the spare waits for a context, or has got one. */
+static void end_warm(struct python *python, const struct err *err)
+{
+    void (*done)(struct guest * guest, const struct err *err) = python->on_warmed;
+
+    python->on_warmed = NULL;
+    timer_clear(&python->warm_limit);
+    if (done)
+        done(python->guest, err);
+}
+
+/* If this is the spare: there is none any more. */
+static void lose_spare(struct python_engine *e)
+{
+    struct err err;
+
+    if (e->python->spare != e)
+        return;
+    e->python->spare = NULL;
+    (void)err_set(&err, ERR_UNAVAILABLE, "the interpreter from the zygote %s",
+                  e->state == STARTING ? "did not come" : "has ended");
+    end_warm(e->python, &err);
 }
 
 /* ---- death ---- */
@@ -137,8 +168,7 @@ static void engine_died(struct python_engine *e)
     if (e->state >= DYING)
         return;
     e->died_early = e->state < ALIVE;
-    if (e->python->spare == e)
-        e->python->spare = NULL;
+    lose_spare(e);
     if (e->is_from_zygote && e->state == STARTING)
         zygote_client_failed(e->python->zygote); /* the next try is with a python3 of its own */
     e->state = DYING;
@@ -202,7 +232,18 @@ static void take_hello(struct python_engine *e)
         return;
     }
     e->state = UNCLAIMED;
-    send_message(e, STR("{\"op\":\"rehearse\"}"));
+    send_message(e, STR("{\"op\":\"rehearse\",\"tell\":true}"));
+}
+
+/* A context may have taken it meanwhile. */
+static bool take_rehearsed(struct python_engine *e)
+{
+    if (e->state != UNCLAIMED && e->state != CONFIGURING)
+        return false;
+    e->is_rehearsed = true;
+    if (e->python->spare == e)
+        end_warm(e->python, NULL);
+    return true;
 }
 
 /* The sandbox has other packages than the zygote has imported. The process ends by itself; its death may come first. */
@@ -254,7 +295,7 @@ static bool take_frame(struct python_engine *e, const struct frame *frame)
 {
     uint64_t number;
 
-    if (!e->engine.events && frame->letter != 'H' && frame->letter != 'S')
+    if (!e->engine.events && frame->letter != 'H' && frame->letter != 'S' && frame->letter != 'W')
         return false;
     switch (frame->letter) {
     case 'H':
@@ -263,6 +304,8 @@ static bool take_frame(struct python_engine *e, const struct frame *frame)
     case 'S':
         take_stale(e);
         return true;
+    case 'W':
+        return take_rehearsed(e);
     case 'R':
         if (e->state != CONFIGURING)
             return false;
@@ -377,8 +420,7 @@ static void engine_end(struct engine *engine)
     struct python_engine *e = container_of(engine, struct python_engine, engine);
     struct python_engine **at = &e->python->engines;
 
-    if (e->python->spare == e)
-        e->python->spare = NULL;
+    lose_spare(e);
     zygote_spawn_cancel(take_ptr(&e->spawn));
     kill_tree(e);
     timer_clear(&e->status_wait);
@@ -556,21 +598,65 @@ static void make_start_message(struct python_engine *e, const struct engine_want
 
 /* ---- the spare ---- */
 
+static bool start_spare(struct python *python, struct err *err)
+{
+    struct arena arena;
+    struct user user;
+
+    arena_init(&arena);
+    if (!users_find(python->guest->users, &arena, STR(ZYGOTE_USER), &user))
+        (void)err_set(err, ERR_INVALID, "the template has no user '%s'", ZYGOTE_USER);
+    else if (zygote_client_fits(python->zygote, &user, err))
+        python->spare = engine_start(python, &user, NULL, err);
+    arena_done(&arena);
+    return python->spare != NULL;
+}
+
 static void on_spare_delay(struct timer *timer)
 {
     struct python *python = container_of(timer, struct python, spare_delay);
-    struct arena arena;
-    struct user user;
     struct err err;
 
-    arena_init(&arena);
-    if (!python->spare && users_find(python->guest->users, &arena, STR(ZYGOTE_USER), &user) &&
-        zygote_client_fits(python->zygote, &user)) {
-        python->spare = engine_start(python, &user, NULL, &err);
-        if (!python->spare)
-            log_debug("python: no spare interpreter: %s", err_text(&err));
+    if (!python->spare && !start_spare(python, &err))
+        log_debug("python: no spare interpreter: %s", err_text(&err));
+}
+
+/* It is inside and does not get through its first cell. */
+static void on_warm_limit(struct timer *timer)
+{
+    struct python *python = container_of(timer, struct python, warm_limit);
+    struct err err;
+
+    (void)err_set(&err, ERR_TIMEOUT, "the interpreter from the zygote is not ready after %d seconds", WARM_MS / 1000);
+    end_warm(python, &err);
+    zygote_client_failed(python->zygote); /* the next one would be no better */
+    if (python->spare)
+        engine_end(&python->spare->engine);
+}
+
+void python_warm(struct python *python, void (*done)(struct guest *guest, const struct err *err))
+{
+    struct err err;
+
+    python->on_warmed = done;
+    if (!python_is_there(python->guest)) {
+        (void)err_set(&err, ERR_INVALID, "the template has no python3");
+        end_warm(python, &err);
+    } else if (!python->spare && !start_spare(python, &err)) {
+        end_warm(python, &err);
+    } else if (python->spare->is_rehearsed) {
+        end_warm(python, NULL);
+    } else if (!timer_is_set(&python->warm_limit)) {
+        timer_set(&python->warm_limit, python->guest->loop, WARM_MS, on_warm_limit);
     }
-    arena_done(&arena);
+}
+
+void python_set_up(struct python *python, const struct user *user)
+{
+    struct err ignored; /* the fallback will do */
+
+    if (python->spare && !(user && zygote_client_fits(python->zygote, user, &ignored)))
+        engine_end(&python->spare->engine);
 }
 
 static void on_zygote_closed(void *owner)
@@ -641,11 +727,14 @@ void python_copied(struct python *python)
 struct engine *python_engine_new(struct python *python, const struct user *user, const struct engine_want *want,
                                  struct err *err)
 {
-    bool from_zygote = zygote_client_fits(python->zygote, user);
+    struct err ignored; /* the fallback will do */
+    bool from_zygote = zygote_client_fits(python->zygote, user, &ignored);
     struct python_engine *e = from_zygote ? take_ptr(&python->spare) : NULL;
     bool is_spare = e != NULL;
 
     python->from_zygote += from_zygote;
+    if (is_spare)
+        end_warm(python, NULL);
     if (!e && from_zygote) {
         e = engine_start(python, user, NULL, err);
         if (!e)

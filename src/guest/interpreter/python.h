@@ -19,6 +19,10 @@ struct python *python_new(struct guest *guest) must_use;
 void python_free(struct python *python);
 /* Takes a socket to the zygote, and closes it if the one from before still works. */
 void python_take_zygote(struct python *python, int fd);
+/* See interpreter_warm(). */
+void python_warm(struct python *python, void (*done)(struct guest *guest, const struct err *err));
+/* See interpreter_set_up(). `user` is that of the interpreters from now on; NULL: there is none. */
+void python_set_up(struct python *python, const struct user *user);
 /* See interpreter_prepare(). */
 void python_prepare(struct python *python);
 bool python_is_prepared(const struct python *python);

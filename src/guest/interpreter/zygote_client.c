@@ -161,16 +161,21 @@ static bool changes_the_start(const struct guestlink_env *env)
     return false;
 }
 
-bool zygote_client_fits(const struct zygote_client *client, const struct user *user)
+bool zygote_client_fits(const struct zygote_client *client, const struct user *user, struct err *err)
 {
     const struct guest *guest = client->guest;
 
-    if (client->socket_fd < 0 || loop_now_ms(guest->loop) < client->not_before_ms ||
-        !str_eq(user->name, STR(ZYGOTE_USER)) || !str_eq(user->home, STR(ZYGOTE_HOME)) || user->uid != ZYGOTE_UID)
-        return false;
+    if (!str_eq(user->name, STR(ZYGOTE_USER)) || !str_eq(user->home, STR(ZYGOTE_HOME)) || user->uid != ZYGOTE_UID)
+        return err_set(err, ERR_INVALID, "a zygote has interpreters only for '%s', uid %d, with home %s", ZYGOTE_USER,
+                       ZYGOTE_UID, ZYGOTE_HOME);
     for (size_t i = 0; i < guest->env_count; i++)
         if (changes_the_start(&guest->envs[i]))
-            return false;
+            return err_set(err, ERR_INVALID, "%.*s changes how Python starts", (int)MIN(guest->envs[i].name.len, 60),
+                           guest->envs[i].name.at);
+    if (client->socket_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE, "there is no zygote");
+    if (loop_now_ms(guest->loop) < client->not_before_ms)
+        return err_set(err, ERR_UNAVAILABLE, "the zygote has just failed to give an interpreter");
     return true;
 }
 

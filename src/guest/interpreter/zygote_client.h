@@ -27,8 +27,11 @@ void zygote_client_close(struct zygote_client *client); /* fine when closed */
 void zygote_client_worked(struct zygote_client *client);
 void zygote_client_failed(struct zygote_client *client);
 
-/* Can the zygote be asked for an interpreter of this user? Not if a variable changes how Python starts. */
-bool zygote_client_fits(const struct zygote_client *client, const struct user *user);
+/*
+ * Can the zygote be asked for an interpreter of this user? Not if a variable changes how Python starts. ERR_UNAVAILABLE: not
+ * now, but that can change.
+ */
+bool zygote_client_fits(const struct zygote_client *client, const struct user *user, struct err *err) must_use;
 
 struct zygote_spawn_events {
     /* The process is in the sandbox and in the user's cgroups. Both descriptors are the receiver's. */

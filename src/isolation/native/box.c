@@ -32,6 +32,7 @@
 #include "isolation/native/park.h"
 #include "isolation/native/restore.h"
 #include "isolation/native/snapshot.h"
+#include "isolation/native/start.h"
 
 enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
@@ -92,6 +93,7 @@ struct box *box_new(struct native *native, const char *id)
 {
     struct box *box = NEW(struct box);
 
+    drain_end(native->drains, id);
     box->native = native;
     box->pidfd = -1;
     (void)snprintf(box->id, sizeof box->id, "%s", id);
@@ -122,6 +124,7 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    start_forget(box, &err);
     restore_forget(box, &err);
     checkpoint_forget(box, &err);
     box_forget_freeze(box, &err); /* before the next two, which may wait for it */
@@ -162,11 +165,11 @@ bool box_is_busy(const struct box *box, struct err *err)
 
     if (box->snapshot)
         (void)err_set(err, ERR_CONFLICT, "a snapshot of sandbox %s is being made", box->id);
-    else if (box->restore)
+    else if (box->restore || box->start)
         (void)err_set(err, ERR_CONFLICT, "sandbox %s is coming back", box->id);
     else if (is_written)
         (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
-    return is_written || box->snapshot || box->restore;
+    return is_written || box->snapshot || box->restore || box->start;
 }
 
 /* ---- the end of a sandbox ---- */
@@ -184,7 +187,7 @@ static bool claim(const struct box *box, int *out_fd, struct err *err)
     return state_claim(fd, out_fd, err);
 }
 
-/* Removes cgroups and, unless it is kept, the directory. False: something is still in use, try again. */
+/* Removes cgroups (those of memory soon) and, unless it is kept, the directory. False: something is still in use, try again. */
 static bool clear_remains(struct box *box, struct err *err)
 {
     struct native *native = box->native;
@@ -201,8 +204,10 @@ static bool clear_remains(struct box *box, struct err *err)
     /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
     if (!trash_add(native->trash, native->sandboxes_fd, id, err))
         return false;
-    if (cgroup_remove(native->cgroups, id, err))
+    if (cgroup_leave_memory(native->cgroups, id, err)) {
+        drain_add(native->drains, id);
         return true;
+    }
     (void)cgroup_kill(native->cgroups, id); /* all of it should be dead; make sure */
     return false;
 }
@@ -437,8 +442,10 @@ void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, dr
     struct box *box = box_find(native, id);
     struct err err;
 
-    if (box && box->restore) { /* its start fails, and it is cleared away, or is parked again */
-        (void)err_set(&err, ERR_CONFLICT, "sandbox %s was ended while it came back", id);
+    if (box && (box->restore || box->start)) { /* its start fails, and it is cleared away, or is parked again */
+        (void)err_set(&err, ERR_CONFLICT, "sandbox %s was ended while it %s", id,
+                      box->restore ? "came back" : "started");
+        start_forget(box, &err);
         restore_forget(box, &err);
         box = box_find(native, id);
     }

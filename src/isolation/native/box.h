@@ -22,6 +22,7 @@
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/compress.h"
+#include "isolation/native/drain.h"
 #include "isolation/native/freeze.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/kernel_memory.h"
@@ -33,10 +34,10 @@
 #include "isolation/native/trash.h"
 #include "isolation/native/zygotes.h"
 
-enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those being cleared away */
+enum { BOX_SLOTS = LIMIT_SANDBOXES + LIMIT_POOL + 64 }; /* some more than may live, for those being cleared away */
 
 /*
- * STARTING  not listed yet; a failure ends it
+ * STARTING  not listed yet, or still as parked; a failure ends it, and so does a stop
  * RUNNING   pid 1 runs, or is frozen (freeze.h)
  * DOOMED    told to end, and waits until fewer others die (NATIVE_DYING); neither listed nor dialed any more
  * DYING     pid 1 has been killed and has not ended yet
@@ -65,7 +66,8 @@ struct box {
     struct zygote *zygote; /* NULL: its interpreters start inside */
     uint64_t zygote_given; /* see zygote_connect() */
     struct ice ice;
-    struct checkpoint *checkpoint;   /* under way, or NULL */
+    struct start *start;             /* under way, or NULL */
+    struct checkpoint *checkpoint;   /* the same */
     struct restore *restore;         /* the same */
     struct memory_park *memory_park; /* the same */
     struct timer retry;
@@ -92,6 +94,7 @@ struct native {
     struct cgroups *cgroups;
     struct sock_fprog filter;
     struct trash *trash;
+    struct drains *drains;
     struct helpers *helpers;
     struct snapshot *snapshots;   /* being made */
     struct measure *measures;     /* under way */
@@ -108,6 +111,7 @@ struct native {
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
     enum native_step fail_at, die_at;
+    int child_gate_fd; /* for tests; -1: none */
 };
 
 static inline struct native *native_of(struct driver *driver)

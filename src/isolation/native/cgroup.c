@@ -256,7 +256,7 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
      * one pool: a guest that fills its sockets and never reads would starve all others. On v2 they are memory.
      */
     knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 8);
-    knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
+    /* No cpu.cfs_period_us: a new cgroup has that period, and to write it takes longer the more cgroups there are. */
     knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
     knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
     return count;
@@ -668,6 +668,12 @@ bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGR
     return open_leaf(cgroups, id, "guestd", with_leaves, out_fds, out_count, err);
 }
 
+bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err)
+{
+    return open_leaf(cgroups, id, NULL, trees(cgroups) - is_born_inside(cgroups), out_fds, out_count, err);
+}
+
 bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                        struct err *err)
 {
@@ -1008,19 +1014,68 @@ uint64_t cgroup_user_oom_kills(const struct cgroup_reins *reins)
     return n < 0 ? 0 : parse_oom_kills(str_of(room, (size_t)n));
 }
 
+/* Its directories in one tree. */
+static bool remove_from(const struct cgroups *cgroups, int tree, const char *id, struct err *err)
+{
+    bool fine = true;
+
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        char path[LIMIT_ID_BYTES + 16];
+        (void)snprintf(path, sizeof path, "%s%s", id, parts[i]);
+        if (unlinkat(cgroups->fds[tree], path, AT_REMOVEDIR) < 0 && errno != ENOENT)
+            fine = err_sys(err, "remove cgroup %s", path); /* go on: the other trees can be cleared meanwhile */
+    }
+    return fine;
+}
+
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
 {
     bool fine = true;
 
-    for (int tree = 0; tree < cgroups->count; tree++) {
-        for (size_t i = 0; i < COUNT_OF(parts); i++) {
-            char path[LIMIT_ID_BYTES + 16];
-            (void)snprintf(path, sizeof path, "%s%s", id, parts[i]);
-            if (unlinkat(cgroups->fds[tree], path, AT_REMOVEDIR) < 0 && errno != ENOENT)
-                fine = err_sys(err, "remove cgroup %s", path); /* go on: the other trees can be cleared meanwhile */
-        }
-    }
+    for (int tree = 0; tree < cgroups->count; tree++)
+        fine = remove_from(cgroups, tree, id, err) && fine;
     return fine;
+}
+
+static bool one_is_enough(void *context, pid_t pid)
+{
+    (void)context;
+    (void)pid;
+    return false;
+}
+
+static bool is_empty(const struct cgroups *cgroups, int tree, const char *id, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        char path[LIMIT_ID_BYTES + 32];
+        (void)snprintf(path, sizeof path, "%s%s/cgroup.procs", id, parts[i]);
+        if (each_process(cgroups->fds[tree], path, one_is_enough, NULL))
+            return err_set(err, ERR_CONFLICT, "a process is left in cgroup %s%s", id, parts[i]);
+    }
+    return true;
+}
+
+bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *err)
+{
+    int memory_tree = tree_of(cgroups, CGROUP_MEMORY);
+    bool fine = true;
+
+    for (int tree = 0; tree < cgroups->count; tree++)
+        fine = (tree == memory_tree ? is_empty(cgroups, tree, id, err) : remove_from(cgroups, tree, id, err)) && fine;
+    return fine;
+}
+
+bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, const char *leaf, uint64_t *out_bytes,
+                        struct err *err)
+{
+    bool is_v2 = cgroups->report.layout == CGROUP_V2;
+    char file[64], room[32];
+    struct str text, line;
+
+    (void)snprintf(file, sizeof file, "%s/%s", leaf, is_v2 ? "memory.current" : "memory.usage_in_bytes");
+    return cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, err) &&
+           ((str_cut(&text, '\n', &line) && str_to_u64(line, UINT64_MAX, out_bytes)) ||
+            err_set(err, ERR_INTERNAL, "%s is no number", file));
 }
 
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id)

@@ -124,13 +124,16 @@ bool cgroup_switch_on(struct cgroups *cgroups, const char *id, const struct cgro
     must_use;
 /*
  * A directory for clone3's CLONE_INTO_CGROUP: its child is in <id> of the freezer's tree (on v2: of the one tree) from its
- * birth, which is cheaper than to be moved there. *out_fd is -1 where that tree cannot do this; cgroup_hold() moves it then.
+ * birth, which is cheaper than to be moved there. *out_fd is -1 where that tree cannot do this.
  */
 bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
 /*
- * Put a process (guestd to be) into <id> where it was not born there, for its cgroup namespace. From there it goes on by
- * itself: cgroup_open_guestd().
+ * Write-only cgroup.procs of <id>, where a process is not born there: for a process (guestd to be) that goes there by itself,
+ * to make its cgroup namespace, and from there on by cgroup_open_guestd(). None on v2. The write may take long.
  */
+bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err) must_use;
+/* The same for another process, by us, who wait: not for keeper. */
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
 /* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). */
 bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
@@ -191,6 +194,14 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const ch
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/*
+ * Removes all of them but those with the memory controller, which have no process in them then; cgroup_remove() removes the
+ * rest. False as above.
+ */
+bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/* What is charged to this leaf, in use or as cache. */
+bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, const char *leaf, uint64_t *out_bytes,
+                        struct err *err) must_use;
 /* Is any directory of it left, in any tree? */
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */

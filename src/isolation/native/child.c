@@ -52,9 +52,52 @@ static void tell_keeper(const struct child *child, char what, const struct err *
 
 /* ---- before anything is ours ---- */
 
-/* The network is ours from the start. Keeper maps ids and mounts meanwhile, which takes it longer than this takes us. */
+static void keep_fd(int *fds, size_t *count, int fd)
+{
+    size_t i = (*count)++;
+
+    for (; i > 0 && fds[i - 1] > fd; i--)
+        fds[i] = fds[i - 1];
+    fds[i] = fd;
+}
+
+/*
+ * Keeper serves others meanwhile, and all that it holds for them came along: mounts, sockets and locks that have to be
+ * closed when keeper closes them. What stays is ours, keeper's lock on the data directory, so that no other keeper comes
+ * before we are guestd or gone, and its claim on our sandbox (state.h), because we enter the cgroup by ourselves.
+ */
+static bool close_others(const struct child_setup *setup, struct err *err)
+{
+    int keep[5 + 3 * CGROUP_TREE_COUNT];
+    size_t count = 0;
+    int from = 3; /* the log */
+
+    keep_fd(keep, &count, setup->control_fd);
+    keep_fd(keep, &count, setup->guestd_fd);
+    keep_fd(keep, &count, setup->lock_fd);
+    keep_fd(keep, &count, setup->claim_fd);
+    keep_fd(keep, &count, setup->gate_fd);
+    for (size_t i = 0; i < setup->entry_count; i++)
+        keep_fd(keep, &count, setup->entry_fds[i]);
+    for (size_t i = 0; i < setup->guestd_cgroup_count; i++)
+        keep_fd(keep, &count, setup->guestd_cgroup_fds[i]);
+    for (size_t i = 0; i < setup->cgroup_count; i++)
+        keep_fd(keep, &count, setup->cgroup_fds[i]);
+    for (size_t i = 0; i < count; i++) {
+        if (keep[i] > from && close_range((unsigned)from, (unsigned)keep[i] - 1, 0) < 0)
+            return err_sys(err, "close keeper's descriptors");
+        from = MAX(from, keep[i] + 1);
+    }
+    return close_range((unsigned)from, ~0u, 0) == 0 || err_sys(err, "close keeper's descriptors");
+}
+
+/* The network is ours from the start. Keeper maps ids and mounts meanwhile. */
 static bool make_network(const struct child *child, struct err *err)
 {
+    char byte;
+
+    if (child->setup->gate_fd >= 0)
+        (void)!read(child->setup->gate_fd, &byte, 1);
     if (!network_set_up(child->setup->rules, err) || !reach(child, NATIVE_AT_NETWORK, err))
         return false;
     tell_keeper(child, CHILD_NETWORK, NULL);
@@ -93,33 +136,36 @@ static bool wait_for_go(struct child *child, struct err *err)
     return true;
 }
 
-/* From <id> into the leaf. On v1 soon after keeper's move, while the kernel needs no further RCU grace period for it. */
-static bool enter_leaf(const struct child_setup *setup, struct err *err)
+/* The kernel asks who has opened these files, which is keeper; not who we are. */
+static bool enter_each(const int *fds, size_t count, struct err *err)
 {
-    for (size_t i = 0; i < setup->guestd_cgroup_count; i++)
-        if (write(setup->guestd_cgroup_fds[i], "0", 1) != 1)
-            return err_sys(err, "enter guestd's cgroup");
+    for (size_t i = 0; i < count; i++)
+        if (write(fds[i], "0", 1) != 1)
+            return err_sys(err, "enter the sandbox's cgroup");
     return true;
 }
 
-/* The new namespace takes the place we are in for its root. */
+/*
+ * To <id>, where we make a namespace, which takes the place we are in for its root; from there into the leaf. All writes
+ * without a pause: on v1 only the first one waits for an RCU grace period.
+ */
 static bool enter_cgroup(const struct child_setup *setup, struct err *err)
 {
+    if (!enter_each(setup->entry_fds, setup->entry_count, err))
+        return false;
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, "make a cgroup namespace");
-    return enter_leaf(setup, err);
+    return enter_each(setup->guestd_cgroup_fds, setup->guestd_cgroup_count, err);
 }
 
-static bool become_root(const struct child_setup *setup, struct err *err)
+static bool become_root(struct err *err)
 {
     /* We came as a user that is not mapped here; the maps are in place now. */
     if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
         return err_sys(err, "become root inside");
     if (prctl(PR_SET_DUMPABLE, 0) < 0) /* again, after the change of ids: see clone_as() */
         return err_sys(err, "stay unreadable");
-    if (!origins_leave(err))
-        return false;
-    return setup->is_born_in_cgroup || enter_cgroup(setup, err); /* only now are we there */
+    return origins_leave(err);
 }
 
 /* ---- the tree ---- */
@@ -330,7 +376,7 @@ static bool run(struct child *child, struct err *err)
 {
     int guestd_fd;
 
-    if (!wait_for_go(child, err) || !become_root(child->setup, err))
+    if (!wait_for_go(child, err) || !become_root(err))
         return false;
     /* At any place: pivot_root only wants the new root attached somewhere in our mount namespace. */
     if (!reach(child, NATIVE_AT_CHILD_ROOT, err))
@@ -363,10 +409,12 @@ static bool run(struct child *child, struct err *err)
  * native_child() - our first code inside a new sandbox, on its way to guestd.
  *   user ns   its own, ids mapped once keeper says go   mount ns  its own, still showing the host's tree
  *   pid ns    its own, we are pid 1                     network   its own, empty
- *   ipc, uts  its own                                   cgroup    keeper's until become_root(); v2: its own
+ *   ipc, uts  its own                                   cgroup    keeper's until enter_cgroup()
  *   memory    a copy of keeper's, gone at exec
  *   must, in this order:
- *     go to the leaf of the cgroup (v2)        keeper sets its limits once we say that the network is there
+ *     close keeper's descriptors               it goes on without us, and closes its own
+ *     go to the leaf of the cgroup             on v2 keeper sets its limits once we say that the network is there. It waits
+ *                                              for the kernel, so it is ours to do, while keeper works on the mounts
  *     set the network up                       keeper makes guestlink over it before it says go
  *     pivot                                    guestd must not see the host's tree
  *     close all descriptors but guestd's       they lead out of the new root; the pivot needs one of them
@@ -382,7 +430,7 @@ no_return void native_child(const struct child_setup *setup)
 
     /* Our copy of keeper's end would keep the socket open, and we would wait for a dead keeper for ever. */
     (void)close(setup->keeper_fd);
-    if ((setup->is_born_in_cgroup && !enter_cgroup(setup, &err)) || !make_network(&child, &err)) {
+    if (!close_others(setup, &err) || !enter_cgroup(setup, &err) || !make_network(&child, &err)) {
         tell_keeper(&child, CHILD_FAILED, &err);
         (void)!read(child.control_fd, &byte, 1); /* until keeper has read why: it works on our namespaces meanwhile */
         _exit(1);

@@ -16,7 +16,7 @@
 /*
  * Over the control socket (SOCK_SEQPACKET):
  *   keeper -> child   CHILD_GO with three descriptors: root, devices (detached mounts), the socket for handovers
- *   child -> keeper   CHILD_NETWORK before CHILD_GO, when loopback is up and the rules hold
+ *   child -> keeper   CHILD_NETWORK before CHILD_GO, when it is in its cgroup, loopback is up and the rules hold
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec: end-of-file after CHILD_READY means that guestd runs. If keeper's end closes before
  * CHILD_GO, keeper has died, and the child exits too.
@@ -34,9 +34,12 @@ struct child_setup {
     int keeper_fd;  /* keeper's end of the control socket, to be closed */
     int control_fd; /* ours */
     int guestd_fd;
-    int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by */
+    int claim_fd, lock_fd;            /* on the sandbox and on the data directory, held by us too */
+    int gate_fd;                      /* for tests: -1, or to be read from before the network is set up */
+    int entry_fds[CGROUP_TREE_COUNT]; /* to enter <id> by, where we were not born there */
+    size_t entry_count;
+    int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by, from there */
     size_t guestd_cgroup_count;
-    bool is_born_in_cgroup;            /* above that leaf, in all trees */
     int cgroup_fds[CGROUP_TREE_COUNT]; /* guestd's */
     size_t cgroup_count;
     const struct network_rules *rules; /* NULL: it has no network */

@@ -80,8 +80,8 @@ static void reclaim_ended(void *context, unsigned ready)
     reclaim_next(native);
 }
 
-/* In a fork of keeper, with all its power: it writes to these files, and nothing else. */
-static no_return void reclaim_all(const int *fds, const char *const *texts, int count)
+/* With all of keeper's power: it writes to these files, and nothing else. */
+no_return void reclaim_and_exit(const int *fds, const char *const *texts, int count)
 {
     int from = 3;
 
@@ -117,7 +117,7 @@ static void reclaim_start(struct native *native, struct box *box)
             count++;
     pid_t pid = count ? (pid_t)syscall(SYS_clone3, &args, sizeof args) : -1;
     if (pid == 0)
-        reclaim_all(fds, texts, count);
+        reclaim_and_exit(fds, texts, count);
     for (int i = 0; i < count; i++)
         fd_close(&fds[i]);
     if (pid < 0) {

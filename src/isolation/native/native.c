@@ -114,6 +114,20 @@ static void give_zygote(struct box *box)
         log_info("native: no warm Python for sandbox %s, using the slower start: %s", box->id, err_text(&err));
 }
 
+static bool native_warm(struct driver *driver, const char *id, struct err *err)
+{
+    struct box *box = box_find_awake(native_of(driver), id, err);
+
+    if (!box)
+        return false;
+    if (!box->zygote)
+        return err_set(err, ERR_INVALID, "sandboxes of this template have no zygote");
+    if (!zygote_is_warm(box->zygote, err))
+        return false;
+    give_zygote(box);
+    return true;
+}
+
 /*
  * The disk is that of the file system which all uppers share: the same figures as `df /` shows inside, since there is no
  * quota yet. Adding up an upper's files would take as long as a guest likes.
@@ -231,6 +245,7 @@ static void native_free(struct driver *driver)
     helpers_free(native->helpers);
     memory_close(native);
     zygotes_free(native->zygotes);
+    drains_free(native->drains);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
     cgroups_remove(native->cgroups);
@@ -253,9 +268,11 @@ static const struct driver_ops native_ops = {
     .name = "native",
     .start = native_start,
     .start_later = native_start_later,
+    .start_cancel = native_start_cancel,
     .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
     .link = native_link,
+    .warm = native_warm,
     .stats = native_stats,
     .dial = native_dial,
     .listen = native_listen,
@@ -500,7 +517,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused = config->on_unused;
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
-    native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
+    native->kernel_memory.list_fd = native->reclaim.pidfd = native->child_gate_fd = -1;
     native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
     compress_open(native, config->compress_after_ms);
@@ -527,6 +544,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
+    native->drains = drains_new(loop, native->cgroups, native->trash);
     native->helpers = helpers_new(loop, err);
     if (!native->helpers || !snapshots_open(native, err))
         goto failed;
@@ -564,6 +582,11 @@ void native_die_at(struct driver *driver, enum native_step step)
 void native_fail_at(struct driver *driver, enum native_step step)
 {
     native_of(driver)->fail_at = step;
+}
+
+void native_gate_children(struct driver *driver, int fd)
+{
+    native_of(driver)->child_gate_fd = fd;
 }
 
 void native_dump_within(struct driver *driver, uint64_t ms)

@@ -128,6 +128,11 @@ void native_empty_trash(struct driver *driver);
 void native_fail_at(struct driver *driver, enum native_step step);
 /* For tests: the step at which this process is killed, in keeper's part of a start and in all of the others. */
 void native_die_at(struct driver *driver, enum native_step step);
+/*
+ * For tests: the child of each start from now on reads a byte from this descriptor before it sets its network up. Borrowed;
+ * -1: none does.
+ */
+void native_gate_children(struct driver *driver, int fd);
 /* For tests: how long a dump may take. */
 void native_dump_within(struct driver *driver, uint64_t ms);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */

@@ -5,14 +5,19 @@
  *             claimed (state_claim()), so that nothing of an earlier start is still at it
  *   cgroup    both leaves; on v1 with limits, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
- *             cgroup where that works; on v2, where that is the only one, the child makes its cgroup namespace and goes to
- *             its leaf. It sets its network up and then waits
+ *             cgroup where that works. The child goes to its other cgroups by itself, makes its cgroup namespace, sets its
+ *             network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
- *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
+ *   network   the child is in its cgroup, and has loopback, addresses, a route, and the rules that send what leaves to
+ *             egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
- *   hold      the child is put into its cgroup (on v2 that gets its limits), its pid into the state
+ *   hold      on v2 the child's cgroup gets its limits; the child's pid goes into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
+ *
+ * Keeper waits for the child twice, until its network is there and until it is guestd. On cgroups v1 a process that changes
+ * its cgroup waits for an RCU grace period, 10 ms or more, seconds on a busy machine: so the child does that, and keeper
+ * serves others meanwhile. A start under way is a struct start with a watch on the control socket; any number may be.
  */
 #include "isolation/native/start.h"
 
@@ -50,19 +55,33 @@
 
 enum {
     /*
-     * From `go` to guestd, the only time that keeper waits for a child. A guest cannot make it longer: only native_child()
-     * runs, on mounts of trusted templates and in a tree that no guest has written to; it takes about a millisecond. On
-     * a machine so busy that it takes longer than this, the start fails.
+     * For the child's network, and again from `go` to guestd. A guest cannot make it longer: only native_child() runs, on
+     * mounts of trusted templates and in a tree that no guest has written to; it takes some milliseconds. On a machine so
+     * busy that it takes longer than this, the start fails. Both together are less than LIMIT_KEEPER_MS.
      */
-    CHILD_MS = 5000,
+    CHILD_MS = 15000,
     CHILD_LOOK_MS = 20, /* between checks whether it was stopped */
 };
 
-/* What one start holds; start_close() closes what is still here at its end. */
+/* What keeper waits for. */
+enum start_phase {
+    START_NETWORK, /* the child is in its cgroup and has its network */
+    START_READY,   /* it has built its tree */
+    START_EXEC,    /* it has become guestd */
+    START_DONE,    /* nothing: guestd runs */
+};
+
+/* What one start holds; start_free() closes what is still here at its end. */
 struct start {
     struct native *native;
-    const struct plan *plan;
+    struct plan plan;
     struct box *box;
+    enum start_phase phase;
+    uint64_t until_ms;       /* then the child has taken too long */
+    driver_started_fn *done; /* NULL: the caller waits, see native_start() */
+    void *context;
+    struct watch *watch; /* on control_fd[0] */
+    struct timer look;
     int sandbox_fd, state_fd;
     int claim_fd; /* on the sandbox, until it is made or has failed */
     struct state state;
@@ -72,13 +91,23 @@ struct start {
     int child_fds[CHILD_FDS]; /* that the child gets with CHILD_GO */
     int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
+    int entry_fds[CGROUP_TREE_COUNT];
+    size_t entry_count;
     int guestd_cgroup_fds[CGROUP_TREE_COUNT];
     size_t guestd_cgroup_count;
     int birth_fd; /* the cgroup that the child is born in; -1: ours */
 };
 
-static void start_close(struct start *start)
+static void close_all(int *fds, size_t count)
 {
+    for (size_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+}
+
+static void start_free(struct start *start)
+{
+    timer_clear(&start->look);
+    watch_free(start->watch);
     fd_close(&start->sandbox_fd);
     fd_close(&start->state_fd);
     fd_close(&start->claim_fd);
@@ -86,13 +115,14 @@ static void start_close(struct start *start)
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
     fd_close(&start->userns_fd);
-    for (size_t i = 0; i < CHILD_FDS; i++)
-        fd_close(&start->child_fds[i]);
-    for (size_t i = 0; i < start->guestd_cgroup_count; i++)
-        fd_close(&start->guestd_cgroup_fds[i]);
-    for (size_t i = 0; i < start->cgroup_count; i++)
-        fd_close(&start->cgroup_fds[i]);
+    close_all(start->child_fds, CHILD_FDS);
+    close_all(start->entry_fds, start->entry_count);
+    close_all(start->guestd_cgroup_fds, start->guestd_cgroup_count);
+    close_all(start->cgroup_fds, start->cgroup_count);
     fd_close(&start->birth_fd);
+    if (start->box && start->box->start == start)
+        start->box->start = NULL;
+    free(start);
 }
 
 static bool make_record(struct start *start, struct err *err)
@@ -101,8 +131,8 @@ static bool make_record(struct start *start, struct err *err)
     const char *id = start->box->id;
     struct state *state = &start->state;
 
-    state->layer_count = start->plan->layer_count;
-    memcpy(state->layers, start->plan->layers, sizeof state->layers);
+    state->layer_count = start->plan.layer_count;
+    memcpy(state->layers, start->plan.layers, sizeof state->layers);
     if (mkdirat(native->sandboxes_fd, id, 0700) < 0)
         return err_sys(err, "make the directory of sandbox %s", id);
     start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -145,9 +175,9 @@ static bool open_record(struct start *start, struct err *err)
         return err_sys(err, "open state");
     if (!state_read(start->sandbox_fd, &start->state, err))
         return false;
-    if (!same_layers(&start->state, start->plan))
+    if (!same_layers(&start->state, &start->plan))
         return err_set(err, ERR_INVALID, "the plan has other layers than the parked sandbox %s", start->box->id);
-    if (start->plan->from == PLAN_PARKED_IMAGE && !state_check_resumed(start->sandbox_fd, native->boot_id, err))
+    if (start->plan.from == PLAN_PARKED_IMAGE && !state_check_resumed(start->sandbox_fd, native->boot_id, err))
         return false;
     /* An earlier start may have been cut short. */
     return trash_add(native->trash, start->sandbox_fd, "work", err) && handover_forget(start->sandbox_fd, err);
@@ -158,8 +188,8 @@ static bool start_record(struct start *start, struct err *err)
     struct native *native = start->native;
     struct state *state = &start->state;
 
-    if (start->plan->from == PLAN_NEW || start->plan->from == PLAN_IMAGE ? !make_record(start, err)
-                                                                         : !open_record(start, err))
+    if (start->plan.from == PLAN_NEW || start->plan.from == PLAN_IMAGE ? !make_record(start, err)
+                                                                       : !open_record(start, err))
         return false;
     state->slot = start->box->slot;
     state->pid = 0;
@@ -181,14 +211,15 @@ static struct cgroup_limits limits_of(const struct plan *plan)
 
 static bool start_cgroup(struct start *start, struct err *err)
 {
-    const struct plan *plan = start->plan;
-    const struct cgroup_limits limits = limits_of(plan);
+    struct cgroups *cgroups = start->native->cgroups;
+    const char *id = start->plan.id;
+    const struct cgroup_limits limits = limits_of(&start->plan);
 
-    return cgroup_lay_out(start->native->cgroups, plan->id, &limits, err) &&
-           cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
-           cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
-           cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
-                              err) &&
+    return cgroup_lay_out(cgroups, id, &limits, err) &&
+           cgroup_open_user(cgroups, id, start->cgroup_fds, &start->cgroup_count, err) &&
+           cgroup_open_birth(cgroups, id, &start->birth_fd, err) &&
+           cgroup_open_entry(cgroups, id, start->entry_fds, &start->entry_count, err) &&
+           cgroup_open_guestd(cgroups, id, start->guestd_cgroup_fds, &start->guestd_cgroup_count, err) &&
            native_reach(start->native, NATIVE_AT_CGROUP, err);
 }
 
@@ -243,21 +274,25 @@ static bool start_clone(struct start *start, struct err *err)
         .keeper_fd = start->control_fd[0],
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
+        .claim_fd = start->claim_fd,
+        .lock_fd = native->sandboxes_fd,
+        .gate_fd = native->child_gate_fd,
+        .entry_count = start->entry_count,
         .guestd_cgroup_count = start->guestd_cgroup_count,
         .cgroup_count = start->cgroup_count,
-        .is_born_in_cgroup = cgroups_report(native->cgroups)->layout == CGROUP_V2,
         .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
-        .hostname = start->plan->hostname,
-        .memory_bytes = start->plan->memory_bytes,
+        .hostname = start->plan.hostname,
+        .memory_bytes = start->plan.memory_bytes,
         .filter = &native->filter,
         .fail_at = native->fail_at,
     };
     memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+    memcpy(setup.entry_fds, start->entry_fds, sizeof setup.entry_fds);
+    memcpy(setup.guestd_cgroup_fds, start->guestd_cgroup_fds, sizeof setup.guestd_cgroup_fds);
     if (start->birth_fd >= 0) {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = (uint64_t)start->birth_fd;
     }
-    memcpy(setup.guestd_cgroup_fds, start->guestd_cgroup_fds, sizeof setup.guestd_cgroup_fds);
 
     pid_t pid = clone_as(zygote_owner(start->box->zygote), &args, err);
     if (pid == 0)
@@ -267,6 +302,7 @@ static bool start_clone(struct start *start, struct err *err)
         return false;
     }
     start->box->pid = pid;
+    start->until_ms = clock_mono_ms() + CHILD_MS;
     fd_close(&start->control_fd[1]); /* only the child may hold it: it must close when it ends */
     return native_reach(native, NATIVE_AT_CLONE, err);
 }
@@ -297,7 +333,7 @@ static bool start_maps(struct start *start, struct err *err)
     (void)snprintf(map, sizeof map, "0 %" PRIu32 " %d", first_uid(start), NATIVE_UIDS);
     if (!fd_write_file(proc_fd, "uid_map", str_from(map), err) ||
         !fd_write_file(proc_fd, "gid_map", str_from(map), err))
-        return err_wrap(err, "map the ids of sandbox %s", start->plan->id);
+        return err_wrap(err, "map the ids of sandbox %s", start->plan.id);
     start->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
     if (start->userns_fd < 0)
         return err_sys(err, "open the user namespace");
@@ -309,7 +345,7 @@ static bool start_mounts(struct start *start, struct err *err)
     struct native *native = start->native;
     const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = first_uid(start) };
 
-    return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
+    return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, &start->plan, &ids,
                           &start->child_fds[CHILD_ROOT], err) &&
            native_reach(native, NATIVE_AT_OVERLAY, err) &&
            mounts_devices(&ids, NULL, &start->child_fds[CHILD_DEVICES], err) &&
@@ -319,11 +355,11 @@ static bool start_mounts(struct start *start, struct err *err)
 static bool start_hold(struct start *start, struct err *err)
 {
     struct box *box = start->box;
-    const struct cgroup_limits limits = limits_of(start->plan);
+    const struct cgroup_limits limits = limits_of(&start->plan);
 
     start->state.pid = box->pid;
-    return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
-           cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
+    box->network = start->state.network = start->native->network;
+    return cgroup_switch_on(start->native->cgroups, box->id, &limits, err) &&
            state_process_start_time(box->pid, &start->state.start_time, err) &&
            state_write(start->state_fd, &start->state, err) && native_reach(start->native, NATIVE_AT_HOLD, err);
 }
@@ -333,8 +369,9 @@ static bool start_go(struct start *start, struct err *err)
     if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), start->child_fds, CHILD_FDS, err))
         return err_wrap(err, "say go");
     /* The child holds them now; ours would keep the overlay mounted after its end. */
-    for (size_t i = 0; i < CHILD_FDS; i++)
-        fd_close(&start->child_fds[i]);
+    close_all(start->child_fds, CHILD_FDS);
+    start->phase = START_READY;
+    start->until_ms = clock_mono_ms() + CHILD_MS;
     return native_reach(start->native, NATIVE_AT_GO, err);
 }
 
@@ -346,25 +383,15 @@ static bool is_stopped(int pidfd)
     return waitid((idtype_t)P_PIDFD, (id_t)pidfd, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
 }
 
-/* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
-static bool receive_from_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
-                               struct err *err)
+/* Between its messages: false if it was stopped, or takes too long. */
+static bool start_check(struct start *start, struct err *err)
 {
-    while (!fd_await(start->control_fd[0], POLLIN, MIN(until_ms, clock_mono_ms() + CHILD_LOOK_MS))) {
-        if (is_stopped(start->box->pidfd)) {
-            zygote_bar(start->box->zygote);
-            return err_set(err, ERR_INTERNAL, "it was stopped by a signal");
-        }
-        if (clock_mono_ms() >= until_ms)
-            return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
+    if (is_stopped(start->box->pidfd)) {
+        zygote_bar(start->box->zygote);
+        return err_set(err, ERR_INTERNAL, "it was stopped by a signal");
     }
-    ssize_t n = recv(start->control_fd[0], room, room_size, 0);
-    if (n < 0)
-        return err_sys(err, "receive from the child");
-    if (n == 0)
-        return err_set(err, ERR_UNAVAILABLE, "the child ended without a message");
-    *out_len = (size_t)n;
-    return true;
+    return clock_mono_ms() < start->until_ms ||
+           err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
 }
 
 static bool child_failed(struct str said, struct err *err)
@@ -379,47 +406,6 @@ static bool child_failed(struct str said, struct err *err)
     return err_wrap(err, "inside");
 }
 
-/* The child has been at it while we did other things. */
-static bool start_network(struct start *start, struct err *err)
-{
-    char said[2048];
-    size_t len;
-
-    start->box->network = start->state.network = start->native->network;
-    if (!receive_from_child(start, clock_mono_ms() + CHILD_MS, said, sizeof said, &len, err))
-        return false;
-    if (said[0] == CHILD_FAILED)
-        return child_failed(str_of(said + 1, len - 1), err);
-    return (said[0] == CHILD_NETWORK && len == 1) ||
-           err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");
-}
-
-static bool start_await(struct start *start, struct err *err)
-{
-    uint64_t until_ms = clock_mono_ms() + CHILD_MS;
-    char said[2048];
-    size_t len;
-    bool ready = false;
-
-    for (;;) {
-        if (!receive_from_child(start, until_ms, said, sizeof said, &len, err)) {
-            if (err->kind != ERR_UNAVAILABLE || !ready)
-                return false;
-            break;
-        }
-        if (said[0] == CHILD_READY && len == 1)
-            ready = true;
-        else if (said[0] == CHILD_FAILED)
-            return child_failed(str_of(said + 1, len - 1), err);
-        else
-            return err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");
-    }
-    /* Its end of the socket is closed: by exec, unless it died at that very moment. */
-    if (process_ended(start->box->pidfd))
-        return err_set(err, ERR_INTERNAL, "guestd ended as it started");
-    return true;
-}
-
 /*
  * From here on it is one that runs, and what the last keeper leaves of it is swept. A power cut in the next seconds may
  * leave a record that says parked: then the files are what it leaves of any, and an image is not used (the mark).
@@ -430,18 +416,49 @@ static bool start_settle(struct start *start, struct err *err)
         !state_mark_resumed(start->sandbox_fd, start->native->boot_id, false, err))
         return false;
     start->state.held = HELD_RUNNING;
-    if (start->plan->from != PLAN_NEW && !state_write(start->state_fd, &start->state, err))
+    if (start->plan.from != PLAN_NEW && !state_write(start->state_fd, &start->state, err))
         return false;
     start->box->keep = HELD_RUNNING;
     return true;
 }
 
-static bool start_all(struct start *start, struct err *err)
+/* All that keeper does before it waits for the child. */
+static bool start_make(struct start *start, struct err *err)
 {
     return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
-           start_clone(start, err) && start_maps(start, err) && start_mounts(start, err) && start_network(start, err) &&
-           start_link(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err) &&
-           start_settle(start, err);
+           start_clone(start, err) && start_maps(start, err) && start_mounts(start, err);
+}
+
+/* The child's end of the socket is closed: by exec, unless it died at that very moment. */
+static bool start_end(struct start *start, struct err *err)
+{
+    if (start->phase != START_EXEC)
+        return err_set(err, ERR_UNAVAILABLE, "the child ended without a message");
+    if (process_ended(start->box->pidfd))
+        return err_set(err, ERR_INTERNAL, "guestd ended as it started");
+    start->phase = START_DONE;
+    return start_settle(start, err);
+}
+
+/* Takes one message from the child, if there is one, and does what it was awaited for. */
+static bool start_hear(struct start *start, struct err *err)
+{
+    char said[2048];
+    ssize_t n = recv(start->control_fd[0], said, sizeof said, MSG_DONTWAIT);
+
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR || err_sys(err, "receive from the child");
+    if (n == 0)
+        return start_end(start, err);
+    if (said[0] == CHILD_FAILED)
+        return child_failed(str_of(said + 1, (size_t)n - 1), err);
+    if (said[0] == CHILD_NETWORK && n == 1 && start->phase == START_NETWORK)
+        return start_link(start, err) && start_hold(start, err) && start_go(start, err);
+    if (said[0] == CHILD_READY && n == 1 && start->phase == START_READY) {
+        start->phase = START_EXEC;
+        return true;
+    }
+    return err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");
 }
 
 /* After a start that failed: kills the process, if there is one. From there the box ends like any other. */
@@ -449,9 +466,12 @@ static void start_undo(struct start *start)
 {
     struct box *box = start->box;
 
-    start_close(start);
-    if (box->pid) {
+    start_free(start);
+    if (box->pid)
         (void)pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0); /* it may be dead already */
+    if (box->native->is_stopping)
+        return; /* the next keeper finds what is left */
+    if (box->pid) {
         box_watch(box, BOX_DYING);
         return;
     }
@@ -491,7 +511,7 @@ static bool may_start(struct native *native, const struct plan *plan, struct box
         if (plan->from == PLAN_PARKED_IMAGE && box->keep != HELD_PARKED_IMAGE)
             return err_set(err, ERR_CONFLICT, "sandbox %s was kept without its memory", plan->id);
         park_hurry(box);
-        if (box->state == BOX_PARKED && box_is_busy(box, err))
+        if ((box->state == BOX_PARKED || box->state == BOX_STARTING) && box_is_busy(box, err))
             return false;
         if (box->state != BOX_PARKED)
             return err_set(err, ERR_CONFLICT, "sandbox %s is still being parked; try again in a moment", plan->id);
@@ -502,13 +522,30 @@ static bool may_start(struct native *native, const struct plan *plan, struct box
     return true;
 }
 
-/* Of a plan that may be carried out: it has a box, STARTING, with a slot. */
-static bool start_begin(struct start *start, struct native *native, const struct plan *plan, struct err *err)
+/* Of a plan that may be carried out: it has a box, STARTING, with a slot. NULL: it may not. */
+static struct start *start_begin(struct native *native, const struct plan *plan, struct err *err)
 {
+    struct box *box;
     uint32_t slot;
 
+    if (!plan_check(plan, err)) {
+        (void)err_wrap(err, "plan");
+        return NULL;
+    }
+    if (!may_start(native, plan, &box, err) || !room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
+        return NULL;
+    if (!box) {
+        box = box_new(native, plan->id);
+        (void)map_put(&native->boxes, str_from(box->id), box);
+    }
+    box->state = BOX_STARTING;
+    box->slot = slot;
+    if (!is_from_image(plan))
+        box->zygote = zygote_ref(native->zygotes, plan, 0);
+    struct start *start = NEW(struct start);
     *start = (struct start){ .native = native,
-                             .plan = plan,
+                             .plan = *plan,
+                             .box = box,
                              .sandbox_fd = -1,
                              .state_fd = -1,
                              .claim_fd = -1,
@@ -517,19 +554,7 @@ static bool start_begin(struct start *start, struct native *native, const struct
                              .userns_fd = -1,
                              .birth_fd = -1,
                              .child_fds = { -1, -1, -1 } };
-    if (!plan_check(plan, err))
-        return err_wrap(err, "plan");
-    if (!may_start(native, plan, &start->box, err))
-        return false;
-    if (!room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
-        return false;
-    if (!start->box) {
-        start->box = box_new(native, plan->id);
-        (void)map_put(&native->boxes, str_from(start->box->id), start->box);
-    }
-    start->box->state = BOX_STARTING;
-    start->box->slot = slot;
-    return true;
+    return start;
 }
 
 /* The image of one that runs again is of no use: its files go on without it. */
@@ -543,32 +568,126 @@ static void drop_image(struct native *native, const char *id)
         log_warn("native: sandbox %s keeps an image that is of no use: %s", id, err_text(&err));
 }
 
+static void start_fail(struct start *start, struct err *err)
+{
+    struct err full;
+
+    /* The same error comes when namespaces run out: it is the disk only if that is full now. */
+    if (err->kind == ERR_FULL && !room_check(start->native->sandboxes_fd, &full))
+        *err = full;
+    start_undo(start);
+}
+
+static void start_finish(struct start *start, struct started *out)
+{
+    struct box *box = start->box;
+    bool was_parked = start->plan.from == PLAN_PARKED;
+
+    out->guestlink_fd = take_fd(&start->link_fd);
+    out->has_network = box->network != NETWORK_NONE;
+    start_free(start);
+    box->ran = true;
+    box_watch(box, BOX_RUNNING);
+    if (was_parked)
+        drop_image(box->native, box->id);
+}
+
+/* Until the child says something, or CHILD_MS have passed. */
+static bool start_wait(struct start *start, struct err *err)
+{
+    while (!fd_await(start->control_fd[0], POLLIN, clock_mono_ms() + CHILD_LOOK_MS))
+        if (!start_check(start, err))
+            return false;
+    return start_hear(start, err);
+}
+
 bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
 {
-    struct native *native = native_of(driver);
-    struct err full;
-    struct start start;
-
     if (is_from_image(plan))
         return err_set(err, ERR_INTERNAL, "such a start takes long: start_later() is for it");
-    if (!start_begin(&start, native, plan, err))
+    struct start *start = start_begin(native_of(driver), plan, err);
+    if (!start)
         return false;
-    start.box->zygote = zygote_ref(native->zygotes, plan, 0);
-    if (!start_all(&start, err)) {
-        /* The same error comes when namespaces run out: it is the disk only if that is full now. */
-        if (err->kind == ERR_FULL && !room_check(native->sandboxes_fd, &full))
-            *err = full;
-        start_undo(&start);
-        return false;
+    bool fine = start_make(start, err);
+    while (fine && start->phase != START_DONE)
+        fine = start_wait(start, err);
+    if (fine)
+        start_finish(start, out);
+    else
+        start_fail(start, err);
+    return fine;
+}
+
+/* ---- under way ---- */
+
+static void start_answer_failure(struct start *start, struct err *err)
+{
+    driver_started_fn *done = start->done;
+    void *context = start->context;
+
+    start_fail(start, err);
+    done(context, NULL, err);
+}
+
+/* After each step. */
+static void start_step(struct start *start, bool fine, struct err *err)
+{
+    driver_started_fn *done = start->done;
+    void *context = start->context;
+    struct started started;
+
+    if (!fine) {
+        start_answer_failure(start, err);
+    } else if (start->phase == START_DONE) {
+        start_finish(start, &started);
+        done(context, &started, NULL);
     }
-    out->guestlink_fd = take_fd(&start.link_fd);
-    out->has_network = start.box->network != NETWORK_NONE;
-    start_close(&start);
-    start.box->ran = true;
-    box_watch(start.box, BOX_RUNNING);
-    if (plan->from == PLAN_PARKED)
-        drop_image(native, plan->id);
-    return true;
+}
+
+static void on_message(void *context, unsigned ready)
+{
+    struct start *start = context;
+    struct err err;
+
+    (void)ready;
+    bool fine = start_hear(start, &err);
+    start_step(start, fine, &err);
+}
+
+static void on_look(struct timer *timer)
+{
+    struct start *start = container_of(timer, struct start, look);
+    struct err err;
+
+    timer_set(timer, start->native->loop, CHILD_LOOK_MS, on_look);
+    bool fine = start_check(start, &err);
+    start_step(start, fine, &err);
+}
+
+static void start_go_on(struct start *start)
+{
+    start->box->start = start;
+    start->watch = watch_new(start->native->loop, start->control_fd[0], on_message, start);
+    watch_want(start->watch, WATCH_READ);
+    timer_set(&start->look, start->native->loop, CHILD_LOOK_MS, on_look);
+}
+
+void start_forget(struct box *box, const struct err *why)
+{
+    struct err err = *why;
+
+    if (box->start)
+        start_answer_failure(box->start, &err);
+}
+
+void native_start_cancel(struct driver *driver, const char *id)
+{
+    struct box *box = box_find(native_of(driver), id);
+    struct err err;
+
+    (void)err_set(&err, ERR_UNAVAILABLE, "nobody waits for the start of sandbox %s any more", id);
+    if (box)
+        start_forget(box, &err);
 }
 
 /* ---- from an image ---- */
@@ -647,14 +766,14 @@ static int open_image(const struct start *start, struct err *err)
     char path[LAYER_ID_BYTES + 32];
     int fd;
 
-    if (start->plan->from == PLAN_PARKED_IMAGE) {
+    if (start->plan.from == PLAN_PARKED_IMAGE) {
         fd = openat(start->sandbox_fd, "image", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     } else {
-        (void)snprintf(path, sizeof path, "snapshots/%s/image", start->plan->image);
+        (void)snprintf(path, sizeof path, "snapshots/%s/image", start->plan.image);
         fd = openat(start->native->data_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
     if (fd < 0 && errno == ENOENT)
-        (void)err_set(err, ERR_NOT_FOUND, "there is no image of the memory of %s", start->plan->id);
+        (void)err_set(err, ERR_NOT_FOUND, "there is no image of the memory of %s", start->plan.id);
     else if (fd < 0)
         (void)err_sys(err, "open the image");
     return fd;
@@ -668,9 +787,9 @@ static bool start_restore(struct start *start, driver_started_fn *done, void *co
     if (image_fd < 0)
         return false;
     struct later *later = NEW(struct later);
-    *later = (struct later){ .done = done, .context = context, .was_parked = start->plan->from == PLAN_PARKED_IMAGE };
+    *later = (struct later){ .done = done, .context = context, .was_parked = start->plan.from == PLAN_PARKED_IMAGE };
     const struct restore_from from = {
-        .plan = start->plan, .sandbox_fd = start->sandbox_fd, .claim_fd = start->claim_fd, .image_fd = image_fd
+        .plan = &start->plan, .sandbox_fd = start->sandbox_fd, .claim_fd = start->claim_fd, .image_fd = image_fd
     };
     if (box_restore(start->box, &from, restored, later, err))
         return true;
@@ -680,24 +799,24 @@ static bool start_restore(struct start *start, driver_started_fn *done, void *co
 
 void native_start_later(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context)
 {
-    struct native *native = native_of(driver);
-    struct started started;
-    struct start start;
     struct err err;
+    struct start *start = start_begin(native_of(driver), plan, &err);
 
-    if (!is_from_image(plan)) {
-        if (native_start(driver, plan, &started, &err))
-            done(context, &started, NULL);
-        else
+    if (!start) {
+        done(context, NULL, &err);
+    } else if (is_from_image(plan)) {
+        if (start_restore(start, done, context, &err)) {
+            start_free(start);
+        } else {
+            start_undo(start);
             done(context, NULL, &err);
-        return;
-    }
-    if (!start_begin(&start, native, plan, &err)) {
-        done(context, NULL, &err);
-    } else if (!start_restore(&start, done, context, &err)) {
-        start_undo(&start);
-        done(context, NULL, &err);
+        }
     } else {
-        start_close(&start);
+        start->done = done;
+        start->context = context;
+        if (start_make(start, &err))
+            start_go_on(start);
+        else
+            start_answer_failure(start, &err);
     }
 }

@@ -62,9 +62,9 @@ bool state_unmark_resumed(int sandbox_fd, struct err *err) must_use;
 bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err) must_use;
 
 /*
- * Whoever makes processes of a sandbox holds its directory: keeper while it starts one, and the helper that restores one for
- * as long as it lives, also when keeper has died. ERR_CONFLICT: somebody does. It ends with the last copy of the
- * descriptor.
+ * Whoever makes processes of a sandbox holds its directory: keeper while it starts one; its child until that is guestd,
+ * because it enters the cgroup by itself; and the helper that restores one for as long as it lives. The last two also when
+ * keeper has died. ERR_CONFLICT: somebody does. It ends with the last copy of the descriptor.
  */
 bool state_claim(int sandbox_fd, int *out_fd, struct err *err) must_use;
 

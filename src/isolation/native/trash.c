@@ -42,6 +42,9 @@ struct trash {
     int pidfd;
     struct watch *watch;
     struct timer later; /* set while something waits for a child to be started */
+    uint64_t rounds;    /* children so far, the one that runs included */
+    void (*done)(void *context);
+    void *done_context;
 };
 
 /* ---- deleting ---- */
@@ -86,6 +89,12 @@ static void want_child(struct trash *trash)
         timer_set(&trash->later, trash->loop, DELAY_MS, start_child);
 }
 
+static void tell_done(struct trash *trash)
+{
+    if (trash->done)
+        trash->done(trash->done_context);
+}
+
 static void child_ended(void *context, unsigned ready)
 {
     struct trash *trash = context;
@@ -101,6 +110,7 @@ static void child_ended(void *context, unsigned ready)
     trash->pid = 0;
     if (how.si_pid && (how.si_code != CLD_EXITED || how.si_status != 0))
         log_warn("trash: not everything could be deleted; the next sandbox's end tries again");
+    tell_done(trash);
 }
 
 static void start_child(struct timer *timer)
@@ -114,12 +124,14 @@ static void start_child(struct timer *timer)
         want_child(trash);
         return;
     }
+    trash->rounds++;
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
         delete_all(trash->trash_fd);
     if (pid < 0) {
         log_warn("trash: cannot start deleting: %s", strerror(errno));
         trash->pidfd = -1;
+        tell_done(trash);
         return;
     }
     trash->pid = pid;
@@ -175,6 +187,22 @@ bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *er
 void trash_empty(struct trash *trash)
 {
     want_child(trash);
+}
+
+uint64_t trash_round(const struct trash *trash)
+{
+    return trash->rounds + 1;
+}
+
+uint64_t trash_rounds_over(const struct trash *trash)
+{
+    return trash->rounds - (trash->pid != 0);
+}
+
+void trash_on_round(struct trash *trash, void (*done)(void *context), void *context)
+{
+    trash->done = done;
+    trash->done_context = context;
 }
 
 bool trash_idle(const struct trash *trash)

@@ -22,7 +22,8 @@ enum {
  *   control   keeper -> zygote, after the two texts of ZYGOTE_BOOT: ZYGOTE_SOCKET with descriptors as enter.h orders them.
  *             The zygote ends when it closes.
  *   report    zygote -> keeper, a letter each: ZYGOTE_READY once; ZYGOTE_TAKEN for each socket; ZYGOTE_BUSY before it does
- *             something that may take long, ZYGOTE_IDLE after it; ZYGOTE_FAILED and a sentence when it cannot start.
+ *             something that may take long, ZYGOTE_IDLE after it; ZYGOTE_WARM once, when its imports are done; ZYGOTE_FAILED
+ *             and a sentence when it cannot start.
  *             A pipe, because a socket carries descriptors: closing the last reference to one can take as long as its
  *             sender likes, and keeper must not wait.
  */
@@ -32,6 +33,7 @@ enum {
     ZYGOTE_TAKEN = 't',
     ZYGOTE_BUSY = 'b',
     ZYGOTE_IDLE = 'i',
+    ZYGOTE_WARM = 'w',
     ZYGOTE_FAILED = 'f',
 };
 

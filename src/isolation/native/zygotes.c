@@ -83,7 +83,7 @@ struct zygote {
     pid_t pid;
     int pidfd, control_fd, report_fd;
     struct watch *death, *report;
-    bool is_busy;
+    bool is_busy, is_warm;
     bool is_barred;
     struct timer patience, clear, idle;
     unsigned unanswered, clear_tries;
@@ -330,7 +330,7 @@ static void zygote_reap(struct zygote *zygote)
     fd_close(&zygote->control_fd);
     fd_close(&zygote->report_fd);
     zygote->pid = 0;
-    zygote->is_busy = false;
+    zygote->is_busy = zygote->is_warm = false;
     zygote->unanswered = zygote->clear_tries = 0;
 }
 
@@ -409,6 +409,9 @@ static bool take_report(struct zygote *zygote, char letter)
     case ZYGOTE_BUSY:
     case ZYGOTE_IDLE:
         zygote->is_busy = letter == ZYGOTE_BUSY;
+        return true;
+    case ZYGOTE_WARM:
+        zygote->is_warm = true;
         return true;
     default:
         return false;
@@ -627,10 +630,10 @@ static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest
     return true;
 }
 
-int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given)
+/* Starts it unless it runs or has just failed. */
+static void want_zygote(struct zygote *zygote)
 {
     struct err err;
-    int fd = -1;
 
     if (zygote->state == ZYGOTE_NONE && !zygote->is_barred && clock_mono_ms() >= zygote->not_before_ms &&
         !zygote_start(zygote, &err)) {
@@ -639,6 +642,22 @@ int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pi
         else
             zygote_failed(zygote, err_text(&err));
     }
+}
+
+bool zygote_is_warm(struct zygote *zygote, struct err *err)
+{
+    want_zygote(zygote);
+    if (zygote->state != ZYGOTE_STARTING && zygote->state != ZYGOTE_LIVING)
+        return err_set(err, ERR_UNAVAILABLE, "there is no zygote now");
+    return zygote->is_warm || err_set(err, ERR_UNAVAILABLE, "the zygote is not warm yet");
+}
+
+int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given)
+{
+    struct err err;
+    int fd = -1;
+
+    want_zygote(zygote);
     if (zygote->state != ZYGOTE_STARTING && zygote->state != ZYGOTE_LIVING)
         return -1;
     uint64_t now = 2 * zygote->starts + (zygote->state == ZYGOTE_LIVING);

@@ -65,6 +65,9 @@ int zygote_pid(const struct zygote *zygote);
  */
 int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given) must_use;
 
+/* Has it done its imports? It is started if it does not run. ERR_UNAVAILABLE: no, or not yet. */
+bool zygote_is_warm(struct zygote *zygote, struct err *err) must_use;
+
 /* It used its power against keeper: kills it, and gives its template none from now on. NULL is fine. */
 void zygote_bar(struct zygote *zygote);
 

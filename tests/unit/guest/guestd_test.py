@@ -827,15 +827,32 @@ class Processes(Case):
         second.pid()
         self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
         self.wait_until_held_up(pid)
-        self.turn(11)  # both are slow when it is first asked who holds up whom
+        self.turn(1.1)  # both are slow when it is first asked who holds up whom
         seen = turned = 0
         while seen < 30 << 20:  # far more than is kept, so it waits for the other to be cut
             seen += len(base64.b64decode(second.next().get("data", {}).get("stdout", "")))
             if turned < seen >> 19 < 8:
                 turned = seen >> 19
-                self.turn(11)
+                self.turn(1.1)
         second.leave()
         self.assertEqual(s.result()["error"]["code"], "resource_exhausted")
+        self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
+
+    def test_a_watcher_that_reads_nothing_holds_up_the_others_for_a_second(self):
+        s = self.start("read x; yes & wait")
+        pid = s.pid()
+        second = self.stream("process.Process/Connect", {"process": {"pid": pid}, "offset": 0})
+        second.pid()
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        seen = offset = 0
+        while seen < 30 << 20:  # far more than is kept: without the cut there is no more of it
+            if (data := second.next()["data"]).get("stdout"):
+                self.assertEqual(data["offset"], offset)  # it loses nothing
+                seen = offset = offset + len(base64.b64decode(data["stdout"]))
+        second.leave()
+        error = s.result()["error"]
+        self.assertEqual(error["code"], "resource_exhausted")
+        self.assertIn(f"held up others that watch process {pid}; connect again from offset ", error["message"])
         self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
 
     def test_a_terminal_echoes_resizes_and_ends(self):

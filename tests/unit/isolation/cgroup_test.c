@@ -164,7 +164,6 @@ static void limits_become_knobs(void **state)
     assert_string_equal(value_of(knobs, count, "memory.memsw.limit_in_bytes"), "536870912");
     assert_string_equal(value_of(knobs, count, "memory.kmem.tcp.limit_in_bytes"), "67108864");
     assert_string_equal(value_of(knobs, count, "cpu.cfs_quota_us"), "150000");
-    assert_string_equal(value_of(knobs, count, "cpu.cfs_period_us"), "100000");
     assert_string_equal(value_of(knobs, count, "pids.max"), "77");
 }
 

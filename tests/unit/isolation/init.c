@@ -614,7 +614,7 @@ static int be_zygote(void)
         return 1;
     if (syscall(SYS_seccomp, 1, 0, NULL) == 0 || errno != EINVAL)
         return 1; /* it may have no BPF programs either */
-    if (write(VOICE_FD, "bir", 3) != 3)
+    if (write(VOICE_FD, "birw", 4) != 4)
         return 1;
     for (;;) {
         union {

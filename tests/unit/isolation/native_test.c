@@ -1299,6 +1299,42 @@ static void a_guestd_that_takes_nothing_holds_nobody_up(void **state)
     check_nothing_is_left(world);
 }
 
+static void a_zygote_is_given_when_it_is_warm(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct err err;
+    bool is_warm = false;
+
+    copy_python(world);
+    plan.layer_count = 2;
+    memcpy(plan.layers[1], python_layer_id, sizeof python_layer_id);
+    auto_close int fd = start(world, &plan);
+    for (int i = 0; i < 3000 && !is_warm; i++) {
+        is_warm = driver_warm(world->driver, "sandbox1", &err);
+        if (is_warm)
+            break;
+        assert_int_equal(err.kind, ERR_UNAVAILABLE);
+        auto_free char *before = ask(fd, "zygote");
+        check_has(before, "zygote: none");
+        turn_for(world->loop, 10);
+    }
+    assert_true(is_warm);
+    auto_free char *after = ask(fd, "zygote");
+    check_has(after, "zygote: open");
+    assert_false(driver_warm(world->driver, "sandbox2", &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    /* One of the same template waits for nothing. */
+    struct plan other = plan;
+    (void)snprintf(other.id, sizeof other.id, "sandbox2");
+    auto_close int other_fd = start(world, &other);
+    assert_true(driver_warm(world->driver, "sandbox2", &err));
+    auto_free char *too = ask(other_fd, "zygote");
+    check_has(too, "zygote: open");
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
+}
+
 static bool wait_for_zygote(struct world *world, int fd)
 {
     for (int i = 0; i < 300; i++) {
@@ -2075,6 +2111,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_socket_closes),
         NATIVE_CASE(a_zygote_has_no_power_but_that_of_its_id),
+        NATIVE_CASE(a_zygote_is_given_when_it_is_warm),
         NATIVE_CASE(a_link_can_be_made_again_by_this_keeper_and_by_the_next),
         NATIVE_CASE(a_guestd_that_takes_nothing_holds_nobody_up),
         NATIVE_CASE(a_zygote_is_given_again_after_its_death_and_by_the_next_keeper),

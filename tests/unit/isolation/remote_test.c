@@ -44,6 +44,11 @@ struct world {
     bool pause_later;   /* the answer waits here: */
     driver_kept_fn *later;
     void *later_context;
+    driver_started_fn *starts[3]; /* under way, by start_slowly(); NULL: answered */
+    void *start_contexts[3];
+    char start_ids[3][LIMIT_ID_BYTES];
+    unsigned start_count;
+    enum err_kind start_kinds[4]; /* what front was answered */
     unsigned unpacks;
     struct unpack_want want;
     int child_fd; /* of what stands for keeper's child */
@@ -215,6 +220,32 @@ static void calls_go_through_and_exits_come_back(void **state)
     assert_int_equal(world->broken, 0);
 }
 
+static bool warm_one(struct driver *driver, const char *id, struct err *err)
+{
+    (void)driver;
+    return strcmp(id, "sandbox1") == 0 || err_set(err, ERR_UNAVAILABLE, "the zygote is not warm yet");
+}
+
+static void warm_two(struct world *world)
+{
+    struct err err;
+
+    assert_false(driver_warm(world->remote, "sandbox1", &err)); /* the fake has no zygotes */
+    assert_int_equal(err.kind, ERR_INVALID);
+    world->ops = *world->fake.driver.ops;
+    world->ops.warm = warm_one;
+    world->fake.driver.ops = &world->ops;
+    assert_true(driver_warm(world->remote, "sandbox1", &err));
+    assert_false(driver_warm(world->remote, "sandbox2", &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "the zygote is not warm yet");
+}
+
+static void whether_a_zygote_is_warm_crosses_the_channel(void **state)
+{
+    run_on_worker(*state, warm_two);
+}
+
 static void start_badly(struct world *world)
 {
     struct plan plan = a_plan("sandbox1");
@@ -277,6 +308,90 @@ static void no_plan_goes_beyond_what_the_operator_allows(void **state)
     struct world *world = *state;
 
     run_on_worker(world, start_too_much);
+    assert_int_equal(world->broken, 0);
+}
+
+static void start_slowly(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    unsigned i = world->start_count++;
+
+    assert_true(i < COUNT_OF(world->starts));
+    world->starts[i] = done;
+    world->start_contexts[i] = context;
+    (void)snprintf(world->start_ids[i], sizeof world->start_ids[i], "%s", plan->id);
+}
+
+static void fail_start(struct driver *driver, const char *id)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    struct err err;
+
+    (void)err_set(&err, ERR_INTERNAL, "failed on purpose");
+    for (unsigned i = 0; i < world->start_count; i++)
+        if (!strcmp(world->start_ids[i], id) && world->starts[i])
+            take_ptr (&world->starts[i])(world->start_contexts[i], NULL, &err);
+}
+
+static void note_start_refused(void *context, struct str payload, struct message_fds *fds, const struct err *err)
+{
+    (void)payload;
+    (void)fds;
+    *(enum err_kind *)context = err ? err->kind : ERR_NONE;
+}
+
+static void ask_for_start(struct world *world, const char *id, enum err_kind *out_kind)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct op_ask *asked = NEW(struct op_ask);
+
+    asked->plan = a_plan(id);
+    op_pack_ask(op_of(MESSAGE_START), &payload, asked);
+    free(asked);
+    channel_request(world->front, MESSAGE_START, buf_str(&payload), NULL, 0, note_start_refused, out_kind);
+    turn_for(world->loop, TURN_MS);
+}
+
+static void let_starts_be_slow(struct world *world)
+{
+    world->ops = *world->fake.driver.ops;
+    world->ops.start_later = start_slowly;
+    world->ops.start_cancel = fail_start;
+    world->fake.driver.ops = &world->ops;
+}
+
+static void starts_under_way_count_as_sandboxes(void **state)
+{
+    struct world *world = *state;
+    enum err_kind *kinds = world->start_kinds;
+
+    let_starts_be_slow(world);
+    ask_for_start(world, "sandbox1", &kinds[0]);
+    ask_for_start(world, "sandbox2", &kinds[1]);
+    ask_for_start(world, "sandbox3", &kinds[2]);
+    assert_int_equal(kinds[2], ERR_LIMIT);
+    assert_int_equal(world->start_count, 2);
+    fail_start(&world->fake.driver, "sandbox1");
+    ask_for_start(world, "sandbox4", &kinds[3]);
+    assert_int_equal(kinds[0], ERR_INTERNAL);
+    assert_int_equal(world->start_count, 3);
+    serve_leave(world->serve, world->keeper);
+    assert_int_equal(world->broken, 0);
+}
+
+static void starts_of_a_front_that_is_gone_are_cancelled(void **state)
+{
+    struct world *world = *state;
+    enum err_kind *kinds = world->start_kinds;
+
+    let_starts_be_slow(world);
+    ask_for_start(world, "sandbox1", &kinds[0]);
+    ask_for_start(world, "sandbox2", &kinds[1]);
+    serve_leave(world->serve, world->keeper);
+    assert_int_equal(world->start_count, 2);
+    assert_true(!world->starts[0] && !world->starts[1]);
+    turn_for(world->loop, TURN_MS);
+    assert_int_equal(kinds[0], ERR_NONE); /* nothing was sent */
     assert_int_equal(world->broken, 0);
 }
 
@@ -1018,8 +1133,11 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         REMOTE_CASE(calls_go_through_and_exits_come_back),
+        REMOTE_CASE(whether_a_zygote_is_warm_crosses_the_channel),
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
+        REMOTE_CASE(starts_under_way_count_as_sandboxes),
+        REMOTE_CASE(starts_of_a_front_that_is_gone_are_cancelled),
         REMOTE_CASE(dial_hands_over_a_socket),
         REMOTE_CASE(listen_hands_over_a_listening_socket),
         REMOTE_CASE(an_answer_that_comes_after_front_has_gone_is_dropped),

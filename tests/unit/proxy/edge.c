@@ -50,6 +50,7 @@ static void flunk(const char *format, ...)
 struct sandbox {
     atomic_bool routable;
     atomic_int references;
+    atomic_int code_notes;
 };
 
 static struct {
@@ -155,6 +156,16 @@ void sandbox_unref(struct sandbox *sandbox)
 const char *sandbox_id(const struct sandbox *sandbox)
 {
     return sandbox == &edge.other ? "iother" : "ilive";
+}
+
+int edge_code_notes(void)
+{
+    return edge.sandbox.code_notes;
+}
+
+void sandbox_note_code(struct sandbox *sandbox)
+{
+    sandbox->code_notes++;
 }
 
 bool sandbox_is_routable(const struct sandbox *sandbox)

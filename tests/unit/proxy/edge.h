@@ -59,6 +59,8 @@ void edge_turn(uint64_t ms); /* turn it ahead and let the edge notice; 0: the ed
  */
 enum { EDGE_TRIES = 1000 };
 unsigned edge_searches(void);
+/* How often a request was on its way to ilive's port for code. */
+int edge_code_notes(void);
 /* And the access token of ilive is "ilives-token". */
 
 /* ---- services: what runs in the sandbox ---- */

@@ -192,6 +192,56 @@ static void a_guest_that_prepares_tells_its_environment(void **state)
     close_ends(&ends);
 }
 
+static void answer_warmed(int fd, const struct err *why)
+{
+    auto_buf struct buf out = buf_make(NULL, 4096);
+
+    guestlink_write_warmed(&out, why);
+    assert_int_equal(send(fd, out.data, out.len, 0), out.len);
+}
+
+static void a_guest_that_warms_up_says_so_or_why_not(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+    struct err err, why;
+    char said[5];
+
+    answer_warmed(ends.theirs, NULL);
+    assert_int_equal(guest_warm(ends.ours, late(), &err), GUEST_YES);
+    assert_int_equal(recv(ends.theirs, said, sizeof said, 0), 5);
+    assert_memory_equal(said, "\0\0\0\1\x08", 5);
+    (void)err_set(&why, ERR_UNAVAILABLE, "there is no zygote");
+    answer_warmed(ends.theirs, &why);
+    assert_int_equal(guest_warm(ends.ours, late(), &err), GUEST_NO);
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_string_equal(err.message, "there is no zygote");
+    answer(ends.theirs, GUESTLINK_ERROR); /* it is older than the message */
+    assert_int_equal(guest_warm(ends.ours, late(), &err), GUEST_NO);
+    assert_int_equal(err.kind, ERR_INVALID);
+    answer(ends.theirs, GUESTLINK_OK); /* is no WARMED */
+    assert_int_equal(guest_warm(ends.ours, late(), &err), GUEST_NO);
+    assert_int_equal(guest_warm(ends.ours, soon(), &err), GUEST_SILENT);
+    assert_int_equal(err.kind, ERR_TIMEOUT);
+    close_ends(&ends);
+}
+
+static void a_setup_is_not_answered_by_a_late_warmed(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+    struct err silence, why;
+
+    assert_int_equal(guest_warm(ends.ours, soon(), &silence), GUEST_SILENT);
+    answer_warmed(ends.theirs, NULL);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, soon(), &err), ERR_TIMEOUT);
+    (void)err_set(&why, ERR_CONFLICT, "the sandbox was set up before");
+    answer_warmed(ends.theirs, &why);
+    answer(ends.theirs, GUESTLINK_OK);
+    MUST(guest_setup(ends.ours, &small, false, late(), &err));
+    close_ends(&ends);
+}
+
 static void a_guest_that_goes_on_says_so(void **state)
 {
     (void)state;
@@ -223,6 +273,18 @@ static void a_setup_after_a_restore_has_resumed_behind_it(void **state)
     close_ends(&ends);
 }
 
+/* guestd may be in the guest's hands: it must not keep a worker, or fill its memory. */
+static void a_guest_that_says_warmed_for_ever_is_refused(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+
+    for (int i = 0; i < 3; i++)
+        answer_warmed(ends.theirs, NULL);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, late(), &err), ERR_INTERNAL);
+    close_ends(&ends);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -233,6 +295,9 @@ int main(void)
         CASE(a_nonsense_answer_is_refused),
         CASE(a_large_environment_gets_through_a_small_buffer),
         CASE(a_guest_that_prepares_tells_its_environment),
+        CASE(a_guest_that_warms_up_says_so_or_why_not),
+        CASE(a_setup_is_not_answered_by_a_late_warmed),
+        CASE(a_guest_that_says_warmed_for_ever_is_refused),
         CASE(a_guest_that_goes_on_says_so),
         CASE(a_setup_after_a_restore_has_resumed_behind_it),
     };

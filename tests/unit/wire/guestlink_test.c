@@ -202,6 +202,40 @@ static void prepare_resumed_and_the_environment_of_ready_travel(void **state)
     arena_done(&arena);
 }
 
+static void warm_travels_and_warmed_with_and_without_a_reason(void **state)
+{
+    (void)state;
+    struct err err, why;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    guestlink_write_simple(&message, GUESTLINK_WARM);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_WARM);
+    buf_clear(&message);
+    guestlink_write_warmed(&message, NULL);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_WARMED);
+    assert_int_equal(got.error.kind, ERR_NONE);
+    buf_clear(&message);
+    (void)err_set(&why, ERR_UNAVAILABLE, "there is no zygote");
+    guestlink_write_warmed(&message, &why);
+    struct str body = body_of(&message);
+    assert_true(guestlink_read(body, &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_WARMED);
+    assert_int_equal(got.error.kind, ERR_UNAVAILABLE);
+    assert_string_equal(got.error.message, "there is no zygote");
+    for (size_t len = 0; len < body.len; len++)
+        assert_false(guestlink_read(str_of(body.at, len), &arena, &got, &err));
+    message.data[GUESTLINK_HEADER_BYTES + 2] = ERR_NONE; /* no, for no reason */
+    assert_false(guestlink_read(body, &arena, &got, &err));
+    message.data[GUESTLINK_HEADER_BYTES + 1] = true; /* yes, with a reason why not */
+    assert_false(guestlink_read(body, &arena, &got, &err));
+    arena_done(&arena);
+}
+
 static struct guestlink_log_line some_lines[] = {
     { .kind = GUESTLINK_LOG_STARTED, .at_us = 5, .pid = 7, .text = STR_INIT("ls -l") },
     { .kind = GUESTLINK_LOG_ENDED,
@@ -268,6 +302,7 @@ int main(void)
         CASE(names_that_no_environment_can_hold_are_refused),
         CASE(ok_ping_network_and_error_travel),
         CASE(prepare_resumed_and_the_environment_of_ready_travel),
+        CASE(warm_travels_and_warmed_with_and_without_a_reason),
         CASE(names_that_could_mean_more_in_a_file_are_refused),
         CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
         CASE(lengths_of_zero_and_past_the_limit_are_refused),

@@ -11,10 +11,10 @@ socket (ZYGOTE_BOOT in wire/zygote.h), so the template needs no file of ours.
                      smaller shell of our own (small_shell.py).
 
 An interpreter and guestd exchange frames over a socket (link.py): length (u32, big-endian), then
-  from guestd   a JSON object: {"op": "rehearse"} to a spare, {"op": "start", ...} once, {"op": "run", ...} for every cell
+  from guestd   a JSON object: {"op": "rehearse", ...} to a spare, {"op": "start", ...} once, {"op": "run", ...} for every cell
   to guestd     a letter and a text:
                 H hello                     S stale, instead of hello: the sandbox has other packages than the zygote
-                R ready for cells           C cell accepted; its number
+                W rehearsed, if "tell"      R ready for cells           C cell accepted; its number
                 L a line of the answer, as the client gets it        X the same, an error
                 D cell done; the text is the number from "run"
 

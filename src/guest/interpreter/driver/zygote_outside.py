@@ -19,7 +19,7 @@ from .warmth import QUIET_MS, make_shell, take_step, warmup_steps
 
 ENTER_FD, STATUS_FD = 3, 4  # as in zygote_child.h
 ENTER_SANDBOX, DROP_SOCKET = b"d", b"b"  # as in enter.h
-READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as in zygote_child.h
+READY, TAKEN, BUSY, IDLE, WARM, FAILED = b"r", b"t", b"b", b"i", b"w", b"f"  # as in zygote_child.h
 SANDBOX_FDS = 2
 SANDBOXES_MAX = 2048  # each holds up to five descriptors
 SPAWNS_MAX = 8  # at once, all sandboxes together; one a sandbox
@@ -68,7 +68,7 @@ class Zygote:
             if not ready and not self.is_warm:
                 self.report(BUSY)
                 self.is_warm = not take_step(self.steps)
-                self.report(IDLE)
+                self.report(IDLE + WARM if self.is_warm else IDLE)
             elif not ready and not self.prefork:
                 try:
                     self.make_prefork()

@@ -1,0 +1,234 @@
+/*
+ * How it works: a queue of ids in the order of their ends. A child of the trash deletes the files first; the pages of their
+ * directories are free to go then. When it has ended, the sandboxes whose files it has deleted are drained together, and
+ * keeper removes their cgroups when the child that drains has ended. Not before: to remove a cgroup waits for those who write
+ * to its files.
+ *
+ * Some pages of directories are in the journal of the file system until its next commit, seconds later, and cannot be taken
+ * back. Waiting for that would leave hundreds of cgroups around on a busy server, so these few stay.
+ *
+ * If sandboxes end faster than this, the queue is full. Then the first in it is removed without being drained.
+ */
+#include "isolation/native/drain.h"
+
+#include <errno.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "isolation/native/freeze.h"
+
+enum {
+    QUEUE_MAX = 128,
+    AT_ONCE = 16,           /* sandboxes for one child: 10 to 40 ms each */
+    LITTLE_BYTES = 1 << 20, /* blocks of directories, and the kernel's objects for files */
+    PATIENCE_MS = 30000,    /* on a busy machine: it has the lowest priority */
+    END_MS = 500,           /* for the child to end with us */
+};
+
+struct drain {
+    struct drain *next;
+    char id[LIMIT_ID_BYTES];
+    uint64_t round; /* of the trash, which deletes its files */
+};
+
+struct drains {
+    struct loop *loop;
+    struct cgroups *cgroups;
+    struct trash *trash;
+    struct drain *first, **end;
+    unsigned count, taken; /* the child has the first `taken` */
+    pid_t pid;             /* 0: none */
+    int pidfd;
+    struct watch *watch;
+    struct timer patience;
+};
+
+/* ---- the queue ---- */
+
+static void remove_at(struct drains *drains, struct drain **at)
+{
+    struct drain *drain = *at;
+    struct err err;
+
+    *at = drain->next;
+    if (drains->end == &drain->next)
+        drains->end = at;
+    drains->count--;
+    if (!cgroup_remove(drains->cgroups, drain->id, &err))
+        log_error("native: sandbox %s: cannot remove its cgroup; next attempt at server restart: %s", drain->id,
+                  err_text(&err));
+    free(drain);
+}
+
+static void remove_taken(struct drains *drains)
+{
+    for (; drains->taken; drains->taken--)
+        remove_at(drains, &drains->first);
+}
+
+/* ---- the child ---- */
+
+static void drain_next(struct drains *drains);
+
+static void impatient(struct timer *timer)
+{
+    struct drains *drains = container_of(timer, struct drains, patience);
+
+    (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0); /* or it has ended just now */
+}
+
+static void child_ended(void *context, unsigned ready)
+{
+    struct drains *drains = context;
+    siginfo_t how = { 0 };
+
+    (void)ready;
+    /* ECHILD: it was reaped elsewhere, and has ended too. */
+    if (waitid((idtype_t)P_PIDFD, (id_t)drains->pidfd, &how, WEXITED | WNOHANG) == 0 && how.si_pid == 0)
+        return;
+    timer_clear(&drains->patience);
+    watch_free(take_ptr(&drains->watch));
+    fd_close(&drains->pidfd);
+    drains->pid = 0;
+    remove_taken(drains);
+    drain_next(drains);
+}
+
+/* False: nothing is there, or it is to stay. */
+static bool open_leaf(const struct drains *drains, const char *id, const char *leaf, int *out_fd, const char **out_text)
+{
+    uint64_t bytes;
+    struct err ignored; /* it is removed as it is */
+
+    return cgroup_memory_used(drains->cgroups, id, leaf, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
+           cgroup_open_reclaim(drains->cgroups, id, leaf, out_fd, out_text);
+}
+
+static void start_child(struct drains *drains, const int *fds, const char *const *texts, int count)
+{
+    struct clone_args args = { .flags = CLONE_PIDFD,
+                               .pidfd = (uint64_t)(uintptr_t)&drains->pidfd,
+                               .exit_signal = SIGCHLD };
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+
+    if (pid == 0)
+        reclaim_and_exit(fds, texts, count);
+    if (pid < 0) {
+        drains->pidfd = -1;
+        log_debug("native: memory of ended sandboxes is not taken back: %s", strerror(errno));
+        return;
+    }
+    drains->pid = pid;
+    drains->watch = watch_new(drains->loop, drains->pidfd, child_ended, drains);
+    watch_want(drains->watch, WATCH_READ);
+    timer_set(&drains->patience, drains->loop, PATIENCE_MS, impatient);
+}
+
+static void drain_next(struct drains *drains)
+{
+    static const char *const leaves[] = { "user", "guestd" };
+    const char *texts[AT_ONCE * COUNT_OF(leaves)];
+    int fds[COUNT_OF(texts)], count = 0;
+    uint64_t round = trash_rounds_over(drains->trash);
+
+    while (!drains->pid && drains->first && drains->first->round <= round) {
+        const struct drain *drain = drains->first;
+        for (; drain && drain->round <= round && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
+            for (size_t i = 0; i < COUNT_OF(leaves); i++)
+                if (open_leaf(drains, drain->id, leaves[i], &fds[count], &texts[count]))
+                    count++;
+        if (count)
+            start_child(drains, fds, texts, count);
+        while (count)
+            fd_close(&fds[--count]);
+        if (!drains->pid)
+            remove_taken(drains);
+    }
+}
+
+static void trash_emptied(void *context)
+{
+    drain_next(context);
+}
+
+/* ---- from outside ---- */
+
+struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash)
+{
+    struct drains *drains = NEW(struct drains);
+
+    *drains = (struct drains){ .loop = loop, .cgroups = cgroups, .trash = trash, .pidfd = -1 };
+    drains->end = &drains->first;
+    trash_on_round(trash, trash_emptied, drains);
+    return drains;
+}
+
+void drains_free(struct drains *drains)
+{
+    bool is_busy = false;
+
+    if (!drains)
+        return;
+    trash_on_round(drains->trash, NULL, NULL);
+    timer_clear(&drains->patience);
+    watch_free(drains->watch);
+    if (drains->pid) {
+        (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
+        is_busy = !fd_await(drains->pidfd, POLLIN, clock_mono_ms() + END_MS);
+        (void)waitid((idtype_t)P_PIDFD, (id_t)drains->pidfd, NULL, WEXITED | WNOHANG);
+    }
+    for (; is_busy && drains->taken; drains->taken--) { /* the next keeper removes them */
+        struct drain *drain = drains->first;
+        drains->first = drain->next;
+        free(drain);
+    }
+    while (drains->first)
+        remove_at(drains, &drains->first);
+    fd_close(&drains->pidfd);
+    free(drains);
+}
+
+void drain_add(struct drains *drains, const char *id)
+{
+    struct drain *drain = NEW(struct drain);
+
+    memcpy(drain->id, id, MIN(strlen(id), sizeof drain->id - 1));
+    drain->round = trash_round(drains->trash);
+    *drains->end = drain;
+    drains->end = &drain->next;
+    if (++drains->count - drains->taken <= QUEUE_MAX)
+        return;
+    struct drain **at = &drains->first;
+    for (unsigned i = 0; i < drains->taken; i++)
+        at = &(*at)->next;
+    remove_at(drains, at);
+}
+
+void drain_end(struct drains *drains, const char *id)
+{
+    struct drain **at = &drains->first;
+    unsigned before = 0;
+
+    for (; *at && strcmp((*at)->id, id) != 0; at = &(*at)->next)
+        before++;
+    if (!*at)
+        return;
+    if (before >= drains->taken) {
+        remove_at(drains, at);
+        return;
+    }
+    (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
+    (void)!fd_await(drains->pidfd, POLLIN, clock_mono_ms() + END_MS); /* if it needs longer, the start fails */
+    child_ended(drains, 0);
+}

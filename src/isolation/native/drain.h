@@ -1,0 +1,34 @@
+/*
+ * drain.h - the memory that is charged to a sandbox's cgroup when all of its processes have ended.
+ *
+ * The kernel keeps a removed memory cgroup, 160 KiB of it, for as long as one page is charged to it. Pages of a sandbox's own
+ * files go with the files. The blocks of its directories do not: they stay in the cache of the disk until memory is short. So
+ * the memory cgroups of a sandbox outlive its directory (trash.h), and the kernel is told to take these pages back before they
+ * are removed. That can take long, and a child does it, for some sandboxes at a time.
+ *
+ * A leaf with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
+ * read, and the next one wants them.
+ *
+ * Ownership  The cgroups and the trash outlive it.
+ * Threads    Keeper's one. Nothing here waits.
+ * Failure    Whatever goes wrong, the cgroups are removed; if keeper ends before that, the next one removes them.
+ */
+#ifndef ISOLATION_NATIVE_DRAIN_H
+#define ISOLATION_NATIVE_DRAIN_H
+
+#include "base/attr.h"
+#include "io/loop.h"
+#include "isolation/native/cgroup.h"
+#include "isolation/native/trash.h"
+
+struct drains;
+
+struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash) must_use;
+void drains_free(struct drains *drains); /* removes what is left; waits for the child no longer than a moment */
+
+/* After cgroup_leave_memory(), and when the sandbox's directory is in the trash. */
+void drain_add(struct drains *drains, const char *id);
+/* Removes its cgroups now, if there are any: another sandbox gets this id. Ids of the API are given once. */
+void drain_end(struct drains *drains, const char *id);
+
+#endif

@@ -1,0 +1,479 @@
+/* The pool, with the fake driver and a clock that stands. */
+#include <stdlib.h>
+
+#include "rig.h"
+#include "sandbox/sandbox.h"
+
+#define TEAM STR("team")
+
+enum { MOST = 8, LEAST = 2, REST_MS = 20, SHRINK_MS = 30000, FORGET_MS = 600000, RETRY_MS = 1000 }; /* as in pool.c */
+
+static int set_up(void **state)
+{
+    struct rig *rig;
+
+    (void)rig_set_up_only(state);
+    rig = *state;
+    rig->config.pool_most = MOST;
+    rig->config.meminfo_fd = -1;
+    rig_start(rig);
+    rig_stand();
+    return 0;
+}
+
+static struct pool_figures figures(struct rig *rig)
+{
+    return sandboxes_pool_figures(rig->all);
+}
+
+/* Polls; a test that never ends is caught by the runner's own limit. */
+static void wait_ready(struct rig *rig, unsigned count)
+{
+    while (figures(rig).ready != count || workers_busy(rig->workers))
+        usleep(500);
+}
+
+/* Creates are so far apart that nothing counts as a burst. */
+static struct sandbox_info create_calmly(struct rig *rig)
+{
+    rig_turn(rig, 2000);
+    struct sandbox_info info = rig_create(rig);
+    rig_turn(rig, REST_MS);
+    return info;
+}
+
+static void fill(struct rig *rig)
+{
+    (void)create_calmly(rig);
+    wait_ready(rig, LEAST);
+}
+
+static unsigned starts(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->fake.lock);
+    unsigned count = rig->fake.starts;
+    pthread_mutex_unlock(&rig->fake.lock);
+    return count;
+}
+
+static void nothing_waits_before_the_first_create(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(figures(rig).most, MOST);
+    assert_int_equal(figures(rig).ready, 0);
+    assert_int_equal(rig_held_count(rig), 0);
+}
+
+static void the_second_create_starts_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct pair envs[] = { { STR("A"), STR("1") } };
+    struct sandbox_info got;
+
+    fill(rig);
+    rig_shut_gate(rig, true);
+    rig->want.envs = envs;
+    rig->want.env_count = 1;
+    rig->want.team_id = STR("other");
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(figures(rig).taken, 1);
+    assert_int_equal(figures(rig).missed, 1);
+    rig_shut_gate(rig, false);
+
+    /* It is the caller's in every way, as one that was started for it. */
+    assert_int_equal(info.id.len, 21);
+    assert_int_equal(info.deadline_us - info.started_us, INT64_C(3600000000));
+    MUST(sandbox_get(rig->all, STR("other"), info.id, &rig->arena, &got, &err));
+    CHECK_STR(got.template_id, STR("tbase"));
+    struct guestlink_setup setup = rig_setup_of(rig, info.id);
+    CHECK_STR(setup.sandbox_id, info.id);
+    CHECK_STR(setup.access_token, info.access_token);
+    assert_int_equal(setup.env_count, 1);
+    CHECK_STR(str_from(rig->policy_id), info.id);
+    assert_int_equal(rig_rows(rig), 2);
+    struct event_row *events;
+    size_t count;
+    MUST(store_event_list(rig->disk.store, info.id, &rig->arena, &events, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(events[0].type, STR("sandbox.lifecycle.created"));
+}
+
+static void what_waits_is_nobody_s(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info *list, got;
+    size_t count;
+
+    fill(rig);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 1);
+    assert_int_equal(rig_rows(rig), 1);
+    for (uint32_t i = 0; i < rig->fake.held_count; i++) {
+        struct str id = str_from(rig->fake.held[i].id);
+        if (str_eq(id, list[0].id))
+            continue;
+        MUST_FAIL(sandbox_get(rig->all, TEAM, id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+        MUST_FAIL(sandbox_kill(rig->all, TEAM, id, "request", &err), ERR_NOT_FOUND);
+        assert_null(sandbox_find(rig->all, id));
+    }
+}
+
+static void another_kind_is_not_given_out(void **state)
+{
+    static const struct str other[] = { STR_INIT("ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff") };
+    struct rig *rig = *state;
+    struct sandbox_want usual = rig->want;
+
+    fill(rig);
+    rig->want.layers = other; /* the template was built again */
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.memory_mb *= 2;
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.cpu_count++;
+    (void)rig_create(rig);
+    rig->want = usual;
+    rig->want.is_temporary = true;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void one_that_has_died_is_not_given_out(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = create_calmly(rig);
+    char dead[LIMIT_ID_BYTES] = "";
+
+    wait_ready(rig, LEAST);
+    for (uint32_t i = 0; i < rig->fake.held_count; i++)
+        if (!str_eq(str_from(rig->fake.held[i].id), info.id))
+            memcpy(dead, rig->fake.held[i].id, sizeof dead);
+    rig_exit(rig, str_from(dead));
+    assert_int_equal(figures(rig).failed, 1);
+    for (int i = 0; i < 4; i++) {
+        info = create_calmly(rig);
+        assert_string_not_equal(arena_text(&rig->arena, info.id), dead);
+    }
+}
+
+/* Its end was not told yet: guestd does not answer. */
+static void a_create_whose_sandbox_is_dead_gets_a_new_one(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig->fake.start = FAKE_GUEST_DIES;
+    (void)rig_create(rig); /* takes one of the first two… */
+    rig_turn(rig, 2000);
+    wait_ready(rig, LEAST); /* …and the next one to be taken is the other, then one whose guestd is dead */
+    (void)rig_create(rig);
+    rig->fake.start = FAKE_STARTS;
+    uint64_t taken = figures(rig).taken;
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(figures(rig).taken, taken + 1);
+    assert_true(rig_holds(rig, info.id));
+    assert_int_equal(rig_rows(rig), 4);
+}
+
+static void a_burst_is_prepared_for_and_forgotten_again(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int i = 0; i < 6; i++)
+        (void)rig_create(rig);
+    while (figures(rig).wanted != 6)
+        usleep(500);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, 6);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, 3);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, LEAST);
+    rig_turn(rig, SHRINK_MS);
+    wait_ready(rig, LEAST);
+    rig_turn(rig, FORGET_MS);
+    wait_ready(rig, 0);
+    while (figures(rig).kinds)
+        usleep(500);
+    assert_int_equal(rig_held_count(rig), 6);
+}
+
+static void there_are_never_more_than_the_operator_allows(void **state)
+{
+    static const struct str other[] = { STR_INIT("ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff") };
+    struct rig *rig = *state;
+
+    for (int i = 0; i < MOST + 3; i++)
+        (void)rig_create(rig);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, MOST);
+    /* Another kind gets its part. */
+    rig->want.layers = other;
+    (void)create_calmly(rig);
+    rig_turn(rig, REST_MS);
+    while (figures(rig).kinds != 2 || figures(rig).ready != MOST || workers_busy(rig->workers))
+        usleep(500);
+    uint64_t taken = figures(rig).taken;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, taken + 1);
+}
+
+/* Both want more than there is: what one gets is not taken from it again for the other. */
+static void two_kinds_share_the_pool_and_leave_it_at_that(void **state)
+{
+    static const struct str other[] = { STR_INIT("ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff") };
+    struct rig *rig = *state;
+
+    (void)create_calmly(rig);
+    rig->want.layers = other;
+    for (int i = 0; i < MOST - 1; i++)
+        (void)rig_create(rig);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, MOST);
+    unsigned before = starts(rig);
+    rig_turn(rig, 10000); /* it looks at the memory now and then */
+    usleep(50000);
+    assert_int_equal(starts(rig), before);
+    assert_int_equal(figures(rig).ready, MOST);
+}
+
+static void a_team_that_uses_many_kinds_keeps_the_last_few(void **state)
+{
+    enum { KINDS_OF_TEAM = 8 }; /* as in pool.c */
+    struct rig *rig = *state;
+
+    rig->want.team_id = STR("other");
+    (void)create_calmly(rig);
+    rig->want.team_id = TEAM;
+    for (uint32_t i = 0; i < KINDS_OF_TEAM + 3; i++) {
+        rig->want.memory_mb = 512 + i;
+        (void)create_calmly(rig);
+    }
+    while (figures(rig).kinds != KINDS_OF_TEAM + 1)
+        usleep(500);
+}
+
+static void a_start_that_is_given_up_leaves_nothing(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig->fake.start = FAKE_START_TIMES_OUT;
+    (void)create_calmly(rig);
+    for (int i = 0; i < 3; i++) {
+        uint64_t failed = figures(rig).failed;
+        rig_turn(rig, 60000);
+        while (figures(rig).failed == failed || workers_busy(rig->workers))
+            usleep(500);
+    }
+    assert_int_equal(rig_held_count(rig), 2 + figures(rig).ready);
+}
+
+static void a_guest_that_refuses_has_a_beginning_and_an_end(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    struct event_row *events;
+    char waited[LEAST][LIMIT_ID_BYTES];
+    size_t count, ended = 0;
+
+    rig->fake.start = FAKE_GUEST_REFUSES;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, LEAST);
+    assert_int_equal(rig_held_count(rig), LEAST);
+    for (int i = 0; i < LEAST; i++)
+        memcpy(waited[i], rig->fake.held[i].id, sizeof waited[i]);
+    rig->fake.start = FAKE_STARTS;
+    (void)rig_create(rig); /* one from the pool refuses, a new one does not */
+    for (int i = 0; i < LEAST; i++) {
+        MUST(store_event_list(rig->disk.store, str_from(waited[i]), &rig->arena, &events, &count, &err));
+        assert_true(count == 0 || count == 2);
+        ended += count == 2 && str_eq(events[1].type, STR("sandbox.lifecycle.killed"));
+    }
+    assert_int_equal(ended, 1);
+}
+
+static void write_memory(int fd, unsigned available_mb)
+{
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_true(dprintf(fd, "MemTotal:       16384000 kB\nMemFree:  1 kB\nMemAvailable: %u kB\n", available_mb << 10) >
+                0);
+    lseek(fd, 0, SEEK_SET);
+}
+
+static void it_is_empty_while_memory_is_short(void **state)
+{
+    struct rig *rig = *state;
+    FILE *memory = tmpfile();
+
+    rig_stop(rig);
+    rig->config.meminfo_fd = fileno(memory);
+    write_memory(fileno(memory), 8000);
+    rig_start(rig);
+    fill(rig);
+    write_memory(fileno(memory), 1500);
+    rig_turn(rig, 5000);
+    wait_ready(rig, 0);
+    assert_true(figures(rig).is_low);
+    write_memory(fileno(memory), 1700); /* not much more: it stays so */
+    rig_turn(rig, 5000);
+    assert_true(figures(rig).is_low);
+    write_memory(fileno(memory), 4000);
+    rig_turn(rig, 5000);
+    wait_ready(rig, LEAST);
+    assert_false(figures(rig).is_low);
+    rig_stop(rig);
+    fclose(memory);
+}
+
+static void a_small_machine_has_a_small_pool(void **state)
+{
+    struct rig *rig = *state;
+    FILE *memory = tmpfile();
+
+    rig_stop(rig);
+    rig->config.meminfo_fd = fileno(memory);
+    rig->config.pool_is_auto = true;
+    assert_true(fprintf(memory, "MemTotal: 524288 kB\nMemAvailable: 400000 kB\n") > 0);
+    fflush(memory);
+    rig_start(rig);
+    assert_int_equal(figures(rig).most, 4);
+    rig_stop(rig);
+    fclose(memory);
+}
+
+static void what_is_made_of_a_removed_layer_is_ended(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    MUST(sandbox_drop_snapshot(rig->all, rig->want.layers[0], &err));
+    wait_ready(rig, 0);
+    uint64_t taken = figures(rig).taken;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, taken);
+}
+
+static void what_is_expected_waits_before_the_first_create(void **state)
+{
+    struct rig *rig = *state;
+
+    sandboxes_expect(rig->all, &rig->want, false);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, LEAST);
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).taken, 1);
+}
+
+static void a_start_that_fails_is_tried_again_later(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    rig->fake.start = FAKE_START_FAILS;
+    (void)create_calmly(rig);
+    while (figures(rig).failed == 0 || workers_busy(rig->workers))
+        usleep(500);
+    unsigned tried = starts(rig);
+    rig_turn(rig, RETRY_MS - REST_MS - 1);
+    assert_int_equal(starts(rig), tried);
+    rig->fake.start = FAKE_STARTS;
+    rig_turn(rig, 2 * RETRY_MS);
+    wait_ready(rig, LEAST);
+}
+
+static void a_closed_pool_ends_what_waits(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    assert_false(sandboxes_pool_is_empty(rig->all));
+    sandboxes_close_pool(rig->all);
+    while (!sandboxes_pool_is_empty(rig->all))
+        usleep(500);
+    assert_int_equal(rig_held_count(rig), 1);
+    (void)rig_create(rig); /* a new one */
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void the_next_front_ends_what_waits(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = create_calmly(rig);
+    char before[1 + LEAST][LIMIT_ID_BYTES];
+
+    wait_ready(rig, LEAST);
+    rig_stop(rig);
+    assert_int_equal(rig_held_count(rig), 1 + LEAST);
+    for (int i = 0; i < 1 + LEAST; i++)
+        memcpy(before[i], rig->fake.held[i].id, sizeof before[i]);
+    rig_start(rig);
+    assert_int_equal(rig_rows(rig), 1);
+    for (int i = 0; i < 1 + LEAST; i++)
+        assert_int_equal(rig_holds(rig, str_from(before[i])), str_eq(info.id, str_from(before[i])));
+    assert_int_equal(rig_held_count(rig), 1);
+}
+
+static void a_limit_refuses_before_one_is_taken(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig_stop(rig);
+    rig->config.sandboxes_max = 1;
+    rig_start(rig);
+    fill(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    assert_int_equal(figures(rig).ready, LEAST);
+    assert_int_equal(figures(rig).taken, 0);
+}
+
+static void a_row_that_cannot_be_written_leaves_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    char large[LIMIT_METADATA_BYTES * 8];
+    struct pair metadata[] = { { STR("k"), str_of(large, sizeof large) } };
+
+    fill(rig);
+    memset(large, 1, sizeof large);
+    rig->want.metadata = metadata;
+    rig->want.metadata_count = 1;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
+    rig_turn(rig, 2000);
+    wait_ready(rig, LEAST);
+    assert_int_equal(rig_rows(rig), 1);
+    assert_int_equal(rig_held_count(rig), 1 + LEAST);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nothing_waits_before_the_first_create, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(the_second_create_starts_nothing, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_waits_is_nobody_s, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(another_kind_is_not_given_out, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(one_that_has_died_is_not_given_out, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_create_whose_sandbox_is_dead_gets_a_new_one, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_burst_is_prepared_for_and_forgotten_again, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(there_are_never_more_than_the_operator_allows, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(two_kinds_share_the_pool_and_leave_it_at_that, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_team_that_uses_many_kinds_keeps_the_last_few, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_start_that_is_given_up_leaves_nothing, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_guest_that_refuses_has_a_beginning_and_an_end, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(it_is_empty_while_memory_is_short, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_small_machine_has_a_small_pool, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_is_made_of_a_removed_layer_is_ended, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(what_is_expected_waits_before_the_first_create, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_start_that_fails_is_tried_again_later, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_closed_pool_ends_what_waits, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(the_next_front_ends_what_waits, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_limit_refuses_before_one_is_taken, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_row_that_cannot_be_written_leaves_nothing, set_up, rig_tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
