@@ -4,8 +4,7 @@
  * Queries are string literals in the SQL that SQLite and PostgreSQL share, with parameters $1, $2… in the order of
  * their first appearance. Each is prepared when first used and kept.
  *
- * Threads    One at a time: the store holds a lock around it. sql_open() starts a thread for checkpoints, and sql_close()
- *            ends it.
+ * Threads    One at a time: the store holds a lock around it.
  * Failure    ERR_UNAVAILABLE when the database stays busy too long, ERR_CONFLICT when a constraint fails, ERR_FULL when
  *            the disk is full and the reserve is used up, ERR_INTERNAL for the rest.
  */
