@@ -124,7 +124,7 @@ static void set_up(struct link *link, const struct guestlink_setup *setup)
 {
     struct err err;
 
-    /* Now, because whoever has sent SETUP takes what comes after its answer for log lines. */
+    /* Before SETUP's answer: the host takes everything after that answer for log lines. */
     (void)err_set(&err, ERR_CONFLICT, "the sandbox was set up before its interpreter was there");
     answer_warm(link, &err);
     guest_set_up(link->guest, setup);

@@ -90,7 +90,7 @@ struct python {
     struct python_engine *engines;
     struct python_engine *spare; /* one of them, or NULL */
     struct timer spare_delay;
-    void (*on_warmed)(struct guest *guest, const struct err *err); /* NULL: nobody waits for the spare */
+    void (*on_warmed)(struct guest *guest, const struct err *err); /* NULL: no WARM is to be answered */
     struct timer warm_limit;
     unsigned from_zygote; /* interpreters that contexts have asked for, so far */
     bool is_prepared;     /* for a pause: there is no zygote until it is over */

@@ -3,7 +3,7 @@
  *
  * The record is made before anything else and removed after everything else. The child goes to a cgroup named after the
  * sandbox; from `hold` on the state has its pid. Before `go` it waits on a socket to keeper, and exits when that closes. Until
- * it is guestd or gone it holds the lock of the data directory, so no keeper finds it half-made.
+ * just before its exec it holds the lock of the data directory, so no keeper finds it half-made.
  * A cgroup without a record is left over from a sandbox whose directory was already removed. So a record whose process runs
  * in its own cgroup is a sandbox and is adopted; one that says parked is a sandbox whatever runs of it (park.c); everything
  * else is killed by cgroup and swept.

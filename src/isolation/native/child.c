@@ -62,9 +62,9 @@ static void keep_fd(int *fds, size_t *count, int fd)
 }
 
 /*
- * Keeper serves others meanwhile, and all that it holds for them came along: mounts, sockets and locks that have to be
- * closed when keeper closes them. What stays is ours, keeper's lock on the data directory, so that no other keeper comes
- * before we are guestd or gone, and its claim on our sandbox (state.h), because we enter the cgroup by ourselves.
+ * Keeper serves others meanwhile. Our copies of what it holds for them, mounts, sockets and locks, would keep these open after
+ * keeper has closed them. Three things stay: our own descriptors; keeper's lock on the data directory, so that no other keeper
+ * begins before we are nearly guestd, or gone; and the claim on our sandbox (state.h), because we enter the cgroup by ourselves.
  */
 static bool close_others(const struct child_setup *setup, struct err *err)
 {

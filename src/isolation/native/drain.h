@@ -11,7 +11,7 @@
  *
  * Ownership  The cgroups and the trash outlive it.
  * Threads    Keeper's one. Nothing here waits.
- * Failure    Whatever goes wrong, the cgroups are removed; if keeper ends before that, the next one removes them.
+ * Failure    The cgroups are removed also if the drain fails; if keeper ends before that, the next keeper removes them.
  */
 #ifndef ISOLATION_NATIVE_DRAIN_H
 #define ISOLATION_NATIVE_DRAIN_H

@@ -685,7 +685,7 @@ void native_start_cancel(struct driver *driver, const char *id)
     struct box *box = box_find(native_of(driver), id);
     struct err err;
 
-    (void)err_set(&err, ERR_UNAVAILABLE, "nobody waits for the start of sandbox %s any more", id);
+    (void)err_set(&err, ERR_UNAVAILABLE, "the start of sandbox %s was cancelled, because front has ended", id);
     if (box)
         start_forget(box, &err);
 }

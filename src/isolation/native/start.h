@@ -1,7 +1,7 @@
 /*
  * start.h - a sandbox from its plan to guestd, as keeper makes it.
  *
- * Failure    A start that fails leaves nothing behind, at whatever step; what was parked is parked again.
+ * Failure    A start that fails at any step leaves nothing behind. A parked sandbox is parked again.
  */
 #ifndef ISOLATION_NATIVE_START_H
 #define ISOLATION_NATIVE_START_H

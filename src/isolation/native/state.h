@@ -62,9 +62,10 @@ bool state_unmark_resumed(int sandbox_fd, struct err *err) must_use;
 bool state_check_resumed(int sandbox_fd, const char *boot_id, struct err *err) must_use;
 
 /*
- * Whoever makes processes of a sandbox holds its directory: keeper while it starts one; its child until that is guestd,
- * because it enters the cgroup by itself; and the helper that restores one for as long as it lives. The last two also when
- * keeper has died. ERR_CONFLICT: somebody does. It ends with the last copy of the descriptor.
+ * A lock on the directory of a sandbox, for a process that makes processes of it. Keeper holds it during a start. Keeper's
+ * child holds it too, until it is about to become guestd, because the child enters the cgroup by itself. The helper that
+ * restores a sandbox holds it as long as it lives. Child and helper keep it if keeper dies. The lock ends with the last copy of
+ * its descriptor. ERR_CONFLICT: another process holds it.
  */
 bool state_claim(int sandbox_fd, int *out_fd, struct err *err) must_use;
 
