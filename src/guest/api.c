@@ -11,6 +11,7 @@
 #include "guest/files.h"
 #include "guest/filesystem.h"
 #include "guest/interpreter/interpreter.h"
+#include "guest/link.h"
 #include "guest/metrics.h"
 #include "guest/process_rpc.h"
 #include "guest/rpc.h"
@@ -183,6 +184,8 @@ void guest_serve(struct http_exchange *ex, void *context)
         http_trust(ex); /* connections from inside the sandbox cannot push out the host's */
     if (!(flags & IS_RPC) && !user_is_known(guest, ex))
         return;
+    if (!(flags & EARLY))
+        link_tell_network(guest);
     if (!match.route)
         answer_no_route(ex, &match, answer_error);
     else if (flags & IS_RPC)
@@ -227,6 +230,10 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
         add_env(guest, STR("E2B_SANDBOX_ID"), setup->sandbox_id);
     if (setup->template_id.len)
         add_env(guest, STR("E2B_TEMPLATE_ID"), setup->template_id);
+    guest->network = setup->network;
+    guest->network.inside = arena_copy(&guest->setup_arena, setup->network.inside);
+    guest->network.authority.pem = arena_copy(&guest->setup_arena, setup->network.authority.pem);
+    guest->owes_network = true;
     guest->is_set_up = true;
     if (is_copy)
         interpreter_copied(guest->interpreter);

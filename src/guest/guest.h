@@ -74,6 +74,8 @@ struct guest {
     size_t env_count;
     struct guestlink_env *caller_envs; /* those of them that SETUP had */
     size_t caller_env_count;
+    struct guestlink_network network; /* what link_tell_network() writes to /etc… */
+    bool owes_network;                /* …and has not yet */
 };
 
 /* Take over what a SETUP says. */

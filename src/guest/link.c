@@ -120,8 +120,17 @@ static void warm(struct link *link)
     }
 }
 
+void link_tell_network(struct guest *guest)
+{
+    if (!guest->owes_network)
+        return;
+    guest->owes_network = false;
+    tell_network(&guest->network);
+}
+
 static void set_up(struct link *link, const struct guestlink_setup *setup)
 {
+    bool is_first = !link->guest->is_set_up;
     struct err err;
 
     /* Before SETUP's answer: the host takes everything after that answer for log lines. */
@@ -131,8 +140,8 @@ static void set_up(struct link *link, const struct guestlink_setup *setup)
     pause_resumed(link->guest);
     answer(link, NULL);
     journal_listen(link->guest->journal, link->stream);
-    /* After the answer, so that no create waits for it; before anything is read that could start a process. */
-    tell_network(&setup->network);
+    if (!is_first) /* one that came back or is a copy: its programs run */
+        link_tell_network(link->guest);
 }
 
 static void handle(struct link *link, struct str body)
@@ -149,6 +158,7 @@ static void handle(struct link *link, struct str body)
     } else if (message.type == GUESTLINK_PING) {
         answer(link, NULL);
     } else if (message.type == GUESTLINK_NETWORK) {
+        link->guest->owes_network = false;
         tell_network(&message.network);
         answer(link, NULL);
     } else if (message.type == GUESTLINK_LISTEN) {

@@ -9,4 +9,10 @@
 /* Takes a new connection to the host, in place of the one before, and serves it until it ends. */
 void link_serve(struct guest *guest, int fd);
 
+/*
+ * Writes to /etc what SETUP said about the network, once. A quarter of a megabyte and a millisecond, mostly for the bundle of
+ * certificates: so not in a create, but with the first request. Nothing that could read these files runs before that.
+ */
+void link_tell_network(struct guest *guest);
+
 #endif

@@ -21,6 +21,7 @@
 #include "guest/interpreter/limits.h"
 #include "guest/interpreter/line.h"
 #include "guest/interpreter/python.h"
+#include "guest/link.h"
 #include "wire/json.h"
 
 enum { LANGUAGE_BYTES = 64 };
@@ -576,6 +577,7 @@ static void serve_request(struct http_exchange *ex, void *context)
     } else if ((match.route->flags & WANTS_TOKEN) && !all->guest->open_code && !api_has_token(all->guest, ex)) {
         answer_text(ex, 401, "unauthorized access, please provide a valid access token");
     } else {
+        link_tell_network(all->guest);
         add_defaults(all);
         ((serve_fn *)match.route->handler)(all, ex, &match);
     }
