@@ -58,7 +58,8 @@ char *buf_reserve(struct buf *buf, size_t size)
         room *= 2;
     if (room > buf->cap)
         room = buf->cap;
-    char *bigger = buf->arena ? arena_alloc(buf->arena, room) : mem_new(room);
+    /* Not zeroed: a reader asks for 64 KiB and gets some hundred bytes, and a page that is not written costs nothing. */
+    char *bigger = buf->arena ? arena_alloc(buf->arena, room) : mem_grow(NULL, room);
     if (buf->len)
         memcpy(bigger, buf->data, buf->len);
     leave(buf);

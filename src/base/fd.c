@@ -15,6 +15,8 @@
 #include "base/limits.h"
 #include "base/mem.h"
 
+enum { READ_BYTES = 4096 }; /* to begin with; a buf doubles its room */
+
 void fd_close(int *fd_at)
 {
     int saved = errno;
@@ -28,9 +30,12 @@ void fd_close(int *fd_at)
 bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err)
 {
     auto_buf struct buf text = buf_make(NULL, cap + 2); /* one byte to notice too much, one for the zero */
+    struct stat st;
+    /* A hint only: files of the kernel have no size, and others may grow meanwhile. */
+    size_t hint = fstat(fd, &st) == 0 && st.st_size > 0 ? (size_t)MIN(st.st_size, (off_t)cap) + 1 : READ_BYTES;
 
     for (;;) {
-        size_t want = MIN((size_t)65536, cap + 1 - text.len);
+        size_t want = MIN(text.room > text.len ? text.room - text.len : hint, cap + 1 - text.len);
         if (want == 0)
             return err_set(err, ERR_LIMIT, "longer than %zu bytes", cap);
         char *room = buf_reserve(&text, want);

@@ -16,14 +16,18 @@
 
 enum { COMPANY_MS = 100 };
 
+struct batch {
+    struct guestlink_log_line lines[LIMIT_LOG_BATCH];
+    char texts[LIMIT_LOG_BATCH][LIMIT_LOG_TEXT_BYTES];
+};
+
 struct journal {
     struct loop *loop;
     struct stream *listener; /* the link's; NULL: none, lines wait here */
     struct timer send;
     struct buf sent; /* a LOG that the host has not taken yet, or empty */
     uint32_t count, dropped;
-    struct guestlink_log_line lines[LIMIT_LOG_BATCH];
-    char texts[LIMIT_LOG_BATCH][LIMIT_LOG_TEXT_BYTES];
+    struct batch *batch; /* NULL until there is a line */
 };
 
 struct journal *journal_new(struct loop *loop)
@@ -41,6 +45,7 @@ void journal_free(struct journal *journal)
         return;
     timer_clear(&journal->send);
     buf_done(&journal->sent);
+    free(journal->batch);
     free(journal);
 }
 
@@ -48,9 +53,9 @@ static void on_send(struct timer *timer)
 {
     struct journal *journal = container_of(timer, struct journal, send);
 
-    guestlink_write_log(
-        &journal->sent,
-        &(struct guestlink_log){ .dropped = journal->dropped, .line_count = journal->count, .lines = journal->lines });
+    guestlink_write_log(&journal->sent, &(struct guestlink_log){ .dropped = journal->dropped,
+                                                                 .line_count = journal->count,
+                                                                 .lines = journal->batch->lines });
     stream_write(journal->listener, buf_str(&journal->sent));
     journal->count = journal->dropped = 0;
 }
@@ -97,12 +102,14 @@ static void add(struct journal *journal, struct guestlink_log_line line)
         journal->dropped++;
         return;
     }
-    char *text = journal->texts[journal->count];
+    if (!journal->batch)
+        journal->batch = NEW(struct batch);
+    char *text = journal->batch->texts[journal->count];
     if (line.text.len)
         memcpy(text, line.text.at, line.text.len);
     line.text.at = text;
     line.at_us = clock_wall_us();
-    journal->lines[journal->count++] = line;
+    journal->batch->lines[journal->count++] = line;
     send_soon(journal);
 }
 
