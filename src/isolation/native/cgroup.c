@@ -447,28 +447,39 @@ const struct cgroup_report *cgroups_report(const struct cgroups *cgroups)
 
 /* ---- one sandbox ---- */
 
-static const char *const leaves[] = { "guestd", "user" };
-
 /* In the freezer's tree a sandbox is one directory. */
 static bool has_leaves(int tree)
 {
     return tree != CGROUP_FREEZER;
 }
 
-static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struct err *err)
+bool cgroup_has_guestd_leaf(const struct cgroups *cgroups)
+{
+    return cgroups->report.layout == CGROUP_V2;
+}
+
+/* Where guestd is, below <id>. */
+static const char *guestd_place(const struct cgroups *cgroups)
+{
+    return cgroup_has_guestd_leaf(cgroups) ? "guestd" : ".";
+}
+
+static bool make_leaf(struct cgroups *cgroups, int tree, const char *id, const char *leaf, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 16];
 
+    (void)snprintf(path, sizeof path, "%s/%s", id, leaf);
+    return mkdirat(cgroups->fds[tree], path, 0755) == 0 || err_sys(err, "make cgroup %s", path);
+}
+
+static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struct err *err)
+{
     if (mkdirat(cgroups->fds[tree], id, 0755) < 0)
         return err_sys(err, "make cgroup %s", id);
     if (!has_leaves(tree))
         return true;
-    for (size_t i = 0; i < COUNT_OF(leaves); i++) {
-        (void)snprintf(path, sizeof path, "%s/%s", id, leaves[i]);
-        if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
-            return err_sys(err, "make cgroup %s", path);
-    }
-    return true;
+    return (!cgroup_has_guestd_leaf(cgroups) || make_leaf(cgroups, tree, id, "guestd", err)) &&
+           make_leaf(cgroups, tree, id, "user", err);
 }
 
 static bool set_limits(struct cgroups *cgroups, const char *id, const char *leaf, const struct cgroup_limits *limits,
@@ -489,10 +500,16 @@ static bool set_limits(struct cgroups *cgroups, const char *id, const char *leaf
     return true;
 }
 
+/* `user` never has more than its own limits, so what is left of the sum for guestd is never less than guestd's. */
 static bool set_all_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
 {
+    const struct cgroup_limits *guestd = &cgroup_guestd_limits;
+    const struct cgroup_limits both = { .memory_bytes = limits->memory_bytes + guestd->memory_bytes,
+                                        .cpu_millis = limits->cpu_millis + guestd->cpu_millis,
+                                        .pids = limits->pids + guestd->pids };
+
     return set_limits(cgroups, id, "user", limits, err) &&
-           set_limits(cgroups, id, "guestd", &cgroup_guestd_limits, err);
+           set_limits(cgroups, id, guestd_place(cgroups), cgroup_has_guestd_leaf(cgroups) ? guestd : &both, err);
 }
 
 bool cgroup_lay_out(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
@@ -624,12 +641,15 @@ static bool is_sought(void *context, pid_t pid)
 
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
 {
+    const char *const places[] = { guestd_place(cgroups), "guestd" }; /* the second: made by an earlier version */
     char path[LIMIT_ID_BYTES + 32];
     struct seek seek = { .pid = pid };
 
-    (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
-    for (int i = 0; i < cgroups->count && !seek.found; i++)
-        (void)each_process(cgroups->fds[i], path, is_sought, &seek);
+    for (size_t place = 0; place < COUNT_OF(places); place++) {
+        (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, places[place]);
+        for (int i = 0; i < cgroups->count && !seek.found; i++)
+            (void)each_process(cgroups->fds[i], path, is_sought, &seek);
+    }
     return seek.found;
 }
 
@@ -665,7 +685,7 @@ bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGR
 {
     int with_leaves = cgroups->report.layout == CGROUP_V2 ? 1 : CGROUP_CONTROL_COUNT;
 
-    return open_leaf(cgroups, id, "guestd", with_leaves, out_fds, out_count, err);
+    return open_leaf(cgroups, id, guestd_place(cgroups), with_leaves, out_fds, out_count, err);
 }
 
 bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
@@ -841,8 +861,7 @@ bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_
     return true;
 }
 
-bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const char *leaf, int *out_fd,
-                         const char **out_text)
+bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
 {
     /* More than there can be: the kernel takes what it finds, and then says that it was less. */
     static const struct {
@@ -851,7 +870,7 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const ch
     char path[LIMIT_ID_BYTES + 64];
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        (void)snprintf(path, sizeof path, "%s/%s/%s", id, leaf, ways[i].file);
+        (void)snprintf(path, sizeof path, "%s/%s", id, ways[i].file);
         *out_text = ways[i].text;
         *out_fd = open_file(cgroups, CGROUP_MEMORY, path, O_WRONLY);
         if (*out_fd >= 0)
@@ -906,7 +925,7 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
     struct str text;
     struct err ignored; /* then 0 is the answer */
 
-    (void)snprintf(file, sizeof file, "guestd/%s", oom_file(cgroups));
+    (void)snprintf(file, sizeof file, "%s/%s", guestd_place(cgroups), oom_file(cgroups));
     if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
         return 0;
     return parse_oom_kills(text);
@@ -1065,14 +1084,12 @@ bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *er
     return fine;
 }
 
-bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, const char *leaf, uint64_t *out_bytes,
-                        struct err *err)
+bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err)
 {
-    bool is_v2 = cgroups->report.layout == CGROUP_V2;
-    char file[64], room[32];
+    const char *file = cgroups->report.layout == CGROUP_V2 ? "memory.current" : "memory.usage_in_bytes";
+    char room[32];
     struct str text, line;
 
-    (void)snprintf(file, sizeof file, "%s/%s", leaf, is_v2 ? "memory.current" : "memory.usage_in_bytes");
     return cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, err) &&
            ((str_cut(&text, '\n', &line) && str_to_u64(line, UINT64_MAX, out_bytes)) ||
             err_set(err, ERR_INTERNAL, "%s is no number", file));

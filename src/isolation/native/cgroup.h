@@ -2,16 +2,18 @@
  * cgroup.h - limits for what runs in a sandbox, on the three layouts a host can have.
  *
  *   v2      one tree: <mount>/cloister.<n>/<id>/{guestd,user}, controllers enabled from the top
- *   v1      a tree per controller: <mount><our own cgroup>/cloister.<n>/<id>/{guestd,user}
+ *   v1      a tree per controller: <mount><our own cgroup>/cloister.<n>/<id>/user
  *   hybrid  v1 trees for the controllers, and a v2 tree that offers none of those we need
  *
  * The freezer makes everything in a sandbox stand still. On v2 it is a file of <id>. Elsewhere the sandbox has a directory
  * <id> in one more tree: in the v2 tree where there is one, since a process can be born there and a frozen one can be
  * killed; else in the v1 tree of the freezer controller.
  *
- * The `user` leaf carries the sandbox's limits. guestd is in `guestd`, so that a sandbox which has used up its memory,
- * its CPU time or its processes can still be spoken to. That leaf has limits of its own, cgroup_guestd_limits: what a
- * guest makes guestd use is not the host's either.
+ * The `user` leaf carries the sandbox's limits. guestd is not in it, so that a sandbox which has used up its memory, its CPU
+ * time or its processes can still be spoken to. On v2 it is in the leaf `guestd`, because there processes are in leaves
+ * only; on v1 in <id> itself, which is a directory less in each tree, and a memory cgroup costs the kernel most of what a
+ * sandbox takes. What a guest makes guestd use is not the host's either: there are cgroup_guestd_limits for it. <id> on v1
+ * has the sum of both.
  *
  * Threads    One: keeper's.
  * Failure    A controller that the host does not have is an error that names it, never skipped; but sandboxes do not need
@@ -110,9 +112,9 @@ void cgroups_remove(struct cgroups *cgroups);
 const struct cgroup_report *cgroups_report(const struct cgroups *cgroups);
 
 /*
- * Both leaves of one sandbox, limits set. On failure nothing is left.
+ * The cgroups of one sandbox, limits set. On failure nothing is left.
  *
- * A sandbox's cgroup namespace has to begin at <id>, above both leaves: what is outside of it cannot be written to disk. A
+ * A sandbox's cgroup namespace has to begin at <id>, above the leaves: what is outside of it cannot be written to disk. A
  * namespace begins where its maker is, and on v2 no process can be in <id> once its leaves have limits. So for a sandbox
  * there are two halves, and its first process is in <id> in between. On v1 the first half does all.
  */
@@ -129,13 +131,16 @@ bool cgroup_switch_on(struct cgroups *cgroups, const char *id, const struct cgro
 bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
 /*
  * Write-only cgroup.procs of <id>, where a process is not born there: for a process (guestd to be) that goes there by itself,
- * to make its cgroup namespace, and from there on by cgroup_open_guestd(). None on v2. The write may take long.
+ * to make its cgroup namespace, and from there on by cgroup_open_guestd() if that is another place. None on v2. The write
+ * may take long.
  */
 bool cgroup_open_entry(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                        struct err *err) must_use;
 /* The same for another process, by us, who wait: not for keeper. */
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
-/* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). */
+/* Is guestd below <id>, and not in it? */
+bool cgroup_has_guestd_leaf(const struct cgroups *cgroups);
+/* Write-only cgroup.procs of guestd's place, as cgroup_open_user(). */
 bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                         struct err *err) must_use;
 /* Of <id> itself, above the leaves, and of the freezer's. None on v2. */
@@ -143,9 +148,9 @@ bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGRO
                        struct err *err) must_use;
 /* The sandbox's directory in the freezer's tree. */
 bool cgroup_open_freezer(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
-/* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
+/* Is it where guestd belongs? Its place there proves whose it is, whatever its number was before. */
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
-/* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */
+/* How often the kernel has killed something in guestd's place for want of memory; 0 also if it does not say. */
 uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 /* Write-only cgroup.procs of the `user` leaf, one a tree: a process that writes "0" there is moved there. */
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
@@ -184,11 +189,10 @@ enum cgroup_ice { CGROUP_THAWED, CGROUP_FREEZING, CGROUP_FROZEN };
 /* What the kernel says. A sandbox without a freezer is thawed. */
 bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_ice *out, struct err *err) must_use;
 /*
- * What the kernel offers for taking memory back from a sandbox: a file for writing, and the text to write, for one leaf.
- * The write takes long. False: it offers nothing.
+ * What the kernel offers for taking memory back from a sandbox: a file for writing, and the text to write. The write takes
+ * long. False: it offers nothing.
  */
-bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const char *leaf, int *out_fd,
-                         const char **out_text) must_use;
+bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
 
 /* SIGKILL to everything in both leaves and above them, frozen or not. Returns how many processes were seen. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
@@ -199,9 +203,8 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) mus
  * rest. False as above.
  */
 bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *err) must_use;
-/* What is charged to this leaf, in use or as cache. */
-bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, const char *leaf, uint64_t *out_bytes,
-                        struct err *err) must_use;
+/* What is charged to it, in use or as cache. */
+bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
 /* Is any directory of it left, in any tree? */
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */

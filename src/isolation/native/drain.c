@@ -31,7 +31,7 @@
 enum {
     QUEUE_MAX = 128,
     AT_ONCE = 16,           /* sandboxes for one child: 10 to 40 ms each */
-    LITTLE_BYTES = 1 << 20, /* blocks of directories, and the kernel's objects for files */
+    LITTLE_BYTES = 2 << 20, /* blocks of directories, and the kernel's objects for files */
     PATIENCE_MS = 30000,    /* on a busy machine: it has the lowest priority */
     END_MS = 500,           /* for the child to end with us */
 };
@@ -106,13 +106,13 @@ static void child_ended(void *context, unsigned ready)
 }
 
 /* False: nothing is there, or it is to stay. */
-static bool open_leaf(const struct drains *drains, const char *id, const char *leaf, int *out_fd, const char **out_text)
+static bool open_one(const struct drains *drains, const char *id, int *out_fd, const char **out_text)
 {
     uint64_t bytes;
     struct err ignored; /* it is removed as it is */
 
-    return cgroup_memory_used(drains->cgroups, id, leaf, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
-           cgroup_open_reclaim(drains->cgroups, id, leaf, out_fd, out_text);
+    return cgroup_memory_used(drains->cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
+           cgroup_open_reclaim(drains->cgroups, id, out_fd, out_text);
 }
 
 static void start_child(struct drains *drains, const int *fds, const char *const *texts, int count)
@@ -137,17 +137,15 @@ static void start_child(struct drains *drains, const int *fds, const char *const
 
 static void drain_next(struct drains *drains)
 {
-    static const char *const leaves[] = { "user", "guestd" };
-    const char *texts[AT_ONCE * COUNT_OF(leaves)];
-    int fds[COUNT_OF(texts)], count = 0;
+    const char *texts[AT_ONCE];
+    int fds[AT_ONCE], count = 0;
     uint64_t round = trash_rounds_over(drains->trash);
 
     while (!drains->pid && drains->first && drains->first->round <= round) {
         const struct drain *drain = drains->first;
         for (; drain && drain->round <= round && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
-            for (size_t i = 0; i < COUNT_OF(leaves); i++)
-                if (open_leaf(drains, drain->id, leaves[i], &fds[count], &texts[count]))
-                    count++;
+            if (open_one(drains, drain->id, &fds[count], &texts[count]))
+                count++;
         if (count)
             start_child(drains, fds, texts, count);
         while (count)

@@ -102,28 +102,25 @@ no_return void reclaim_and_exit(const int *fds, const char *const *texts, int co
 
 static void reclaim_start(struct native *native, struct box *box)
 {
-    static const char *const leaves[] = { "user", "guestd" };
     struct reclaim *reclaim = &native->reclaim;
     struct clone_args args = { .flags = CLONE_PIDFD,
                                .pidfd = (uint64_t)(uintptr_t)&reclaim->pidfd,
                                .exit_signal = SIGCHLD };
-    const char *texts[COUNT_OF(leaves)];
-    int fds[COUNT_OF(leaves)], count = 0;
+    auto_close int fd = -1;
+    const char *text;
     struct usage usage = { 0 };
     struct err err;
 
-    for (size_t i = 0; i < COUNT_OF(leaves); i++)
-        if (cgroup_open_reclaim(native->cgroups, box->id, leaves[i], &fds[count], &texts[count]))
-            count++;
-    pid_t pid = count ? (pid_t)syscall(SYS_clone3, &args, sizeof args) : -1;
+    if (!cgroup_open_reclaim(native->cgroups, box->id, &fd, &text)) {
+        log_debug("native: sandbox %s is frozen and keeps its memory: this kernel does not take it back", box->id);
+        return;
+    }
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        reclaim_and_exit(fds, texts, count);
-    for (int i = 0; i < count; i++)
-        fd_close(&fds[i]);
+        reclaim_and_exit(&fd, &text, 1);
     if (pid < 0) {
         reclaim->pidfd = -1;
-        log_debug("native: sandbox %s is frozen and keeps its memory: %s", box->id,
-                  count ? strerror(errno) : "this kernel does not take it back");
+        log_debug("native: sandbox %s is frozen and keeps its memory: %s", box->id, strerror(errno));
         return;
     }
     if (usage_read(native->cgroups, box->id, box->pid, &usage, &err))

@@ -9,7 +9,7 @@
  *            Beside that it marks what was parked as resumed (state.h), and waits for the disk before anything runs
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
- *   helper   moves pid 1 into the `guestd` leaf once all processes are made, sets the sandbox's own limits, and says its number
+ *   helper   moves pid 1 to guestd's place once all processes are made, sets the sandbox's own limits, and says its number
  *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
  *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies. Its image goes
  *            after that

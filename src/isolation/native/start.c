@@ -219,7 +219,8 @@ static bool start_cgroup(struct start *start, struct err *err)
            cgroup_open_user(cgroups, id, start->cgroup_fds, &start->cgroup_count, err) &&
            cgroup_open_birth(cgroups, id, &start->birth_fd, err) &&
            cgroup_open_entry(cgroups, id, start->entry_fds, &start->entry_count, err) &&
-           cgroup_open_guestd(cgroups, id, start->guestd_cgroup_fds, &start->guestd_cgroup_count, err) &&
+           (!cgroup_has_guestd_leaf(cgroups) ||
+            cgroup_open_guestd(cgroups, id, start->guestd_cgroup_fds, &start->guestd_cgroup_count, err)) &&
            native_reach(start->native, NATIVE_AT_CGROUP, err);
 }
 

@@ -1098,16 +1098,17 @@ static uint64_t limit_of(struct world *world, const char *id, const char *contro
     (void)snprintf(path, sizeof path, "/proc/%d/cgroup", native_pid_of(world->driver, id));
     assert_true(fd_read_file(AT_FDCWD, path, 65536, &text, &len, &err));
     (void)snprintf(want, sizeof want, ":%s:", control);
-    const char *place = strstr(text, want), *file = v1;
+    const char *place = strstr(text, want), *file = v1, *leaf = "user"; /* from guestd's place */
     if (!place) {
         place = strstr(text, "0::");
         control = "";
         file = v2;
+        leaf = "../user";
         (void)snprintf(want, sizeof want, "0::");
     }
     assert_non_null(place);
     place += strlen(want);
-    (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%.*s/../user/%s", control, (int)strcspn(place, "\n"), place,
+    (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%.*s/%s/%s", control, (int)strcspn(place, "\n"), place, leaf,
                    file);
     auto_free char *number = NULL;
     if (!fd_read_file(AT_FDCWD, path, 64, &number, &len, &err))
