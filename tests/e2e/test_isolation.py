@@ -732,7 +732,7 @@ def test_cpu_time_is_limited(small_sandbox):
 
 
 def test_nothing_is_left_of_a_killed_sandbox(server):
-    from test_faults import traces_of
+    from traces import traces_of
 
     box = Sandbox.create(timeout=60)
     box.commands.run("sleep 1000", background=True)
