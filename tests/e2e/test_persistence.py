@@ -21,8 +21,9 @@ import pytest
 from e2b import CommandExitException, PtySize, SandboxException
 from e2b_code_interpreter import Sandbox
 from server import SHARED_DATA, Server, layers_of, prepare, wait_for
-from test_faults import come_back, inventory, rows, traces_of
+from test_faults import come_back
 from test_full_disk import FILL_BYTES, SmallDisk
+from traces import inventory, rows, traces_of
 
 FULL = "code-interpreter-v1"
 PARKED_IMAGE = "held 3"  # in its record: its processes are an image, and those that ran are being ended

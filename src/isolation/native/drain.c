@@ -4,10 +4,12 @@
  * keeper removes their cgroups when the child that drains has ended. Not before: to remove a cgroup waits for those who write
  * to its files.
  *
- * Some pages of directories are in the journal of the file system until its next commit, seconds later, and cannot be taken
- * back. Waiting for that would leave hundreds of cgroups around on a busy server, so these few stay.
+ * A page of a directory is in the journal of the file system until its next commit, some seconds later, and cannot be taken
+ * back before. So a sandbox that still has pages afterwards is drained again, after a pause, a few times. Until then it waits in
+ * a second queue, `late`.
  *
- * If sandboxes end faster than this, the queue is full. Then the first in it is removed without being drained.
+ * If sandboxes end faster than this, a queue is full. Then the first in it is removed as it is. A removed cgroup with pages takes
+ * as much memory as one that waits, and for longer; so there is room for all sandboxes of a server.
  */
 #include "isolation/native/drain.h"
 
@@ -27,10 +29,14 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/freeze.h"
+#include "isolation/native/usage.h"
 
 enum {
-    QUEUE_MAX = 128,
-    AT_ONCE = 16,           /* sandboxes for one child: 10 to 40 ms each */
+    QUEUE_MAX = LIMIT_SANDBOXES + LIMIT_POOL,
+    AT_ONCE = 16,           /* sandboxes for one child: 1 to 40 ms each */
+    TRIES = 4,              /* journals are committed each five seconds… */
+    PAUSE_MS = 2000,        /* …so the last try is after that */
+    STAT_BYTES = 8192,      /* of memory.stat */
     LITTLE_BYTES = 2 << 20, /* blocks of directories, and the kernel's objects for files */
     PATIENCE_MS = 30000,    /* on a busy machine: it has the lowest priority */
     END_MS = 500,           /* for the child to end with us */
@@ -39,7 +45,9 @@ enum {
 struct drain {
     struct drain *next;
     char id[LIMIT_ID_BYTES];
-    uint64_t round; /* of the trash, which deletes its files */
+    uint64_t round;  /* of the trash, which deletes its files */
+    uint64_t due_ms; /* while it is in `late` */
+    unsigned tries;
 };
 
 struct drains {
@@ -47,8 +55,11 @@ struct drains {
     struct cgroups *cgroups;
     struct trash *trash;
     struct drain *first, **end;
+    struct drain *late, **late_end;
     unsigned count, taken; /* the child has the first `taken` */
-    pid_t pid;             /* 0: none */
+    unsigned late_count;
+    struct timer later; /* set while there is a `late` one */
+    pid_t pid;          /* 0: none */
     int pidfd;
     struct watch *watch;
     struct timer patience;
@@ -56,30 +67,106 @@ struct drains {
 
 /* ---- the queue ---- */
 
-static void remove_at(struct drains *drains, struct drain **at)
+/* Out of the queue that `at` is in. */
+static struct drain *unlink_at(struct drains *drains, struct drain **at)
 {
     struct drain *drain = *at;
-    struct err err;
 
     *at = drain->next;
     if (drains->end == &drain->next)
         drains->end = at;
-    drains->count--;
+    if (drains->late_end == &drain->next)
+        drains->late_end = at;
+    return drain;
+}
+
+static void append(struct drain ***end, struct drain *drain)
+{
+    drain->next = NULL;
+    **end = drain;
+    *end = &drain->next;
+}
+
+static void remove_cgroups(struct drains *drains, struct drain *drain)
+{
+    struct err err;
+
     if (!cgroup_remove(drains->cgroups, drain->id, &err))
         log_error("native: sandbox %s: cannot remove its cgroup; next attempt at server restart: %s", drain->id,
                   err_text(&err));
     free(drain);
 }
 
-static void remove_taken(struct drains *drains)
+static void remove_at(struct drains *drains, struct drain **at)
 {
-    for (; drains->taken; drains->taken--)
-        remove_at(drains, &drains->first);
+    drains->count--;
+    remove_cgroups(drains, unlink_at(drains, at));
+}
+
+static void remove_late_at(struct drains *drains, struct drain **at)
+{
+    drains->late_count--;
+    remove_cgroups(drains, unlink_at(drains, at));
+}
+
+/* ---- again ---- */
+
+/* False also if it is to stay: see open_one(). */
+static bool has_pages(const struct drains *drains, const char *id)
+{
+    bool is_v2 = cgroups_report(drains->cgroups)->layout == CGROUP_V2;
+    char room[STAT_BYTES];
+    uint64_t bytes, cache;
+    struct str text;
+    struct err ignored; /* it is removed as it is */
+
+    return cgroup_memory_used(drains->cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
+           cgroup_read(drains->cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, &ignored) &&
+           usage_field(text, is_v2 ? STR("file") : STR("total_cache"), &cache) && cache;
+}
+
+static void drain_next(struct drains *drains);
+
+static void try_late(struct timer *timer)
+{
+    struct drains *drains = container_of(timer, struct drains, later);
+    uint64_t now_ms = clock_mono_ms();
+
+    while (drains->late && drains->late->due_ms <= now_ms) {
+        drains->late_count--;
+        append(&drains->end, unlink_at(drains, &drains->late));
+        drains->count++;
+    }
+    if (drains->late)
+        timer_set(&drains->later, drains->loop, drains->late->due_ms - now_ms, try_late);
+    drain_next(drains);
+}
+
+static void drain_later(struct drains *drains, struct drain *drain)
+{
+    drain->due_ms = clock_mono_ms() + PAUSE_MS;
+    if (!drains->late)
+        timer_set(&drains->later, drains->loop, PAUSE_MS, try_late);
+    append(&drains->late_end, drain);
+    if (++drains->late_count > QUEUE_MAX)
+        remove_late_at(drains, &drains->late);
+}
+
+/* What the child had is removed, or waits for another try. */
+static void finish_taken(struct drains *drains)
+{
+    for (; drains->taken; drains->taken--) {
+        struct drain *drain = drains->first;
+        if (++drain->tries >= TRIES || !has_pages(drains, drain->id)) {
+            remove_at(drains, &drains->first);
+        } else {
+            drains->count--;
+            drain_later(drains, unlink_at(drains, &drains->first));
+        }
+    }
 }
 
 /* ---- the child ---- */
-
-static void drain_next(struct drains *drains);
 
 static void impatient(struct timer *timer)
 {
@@ -101,7 +188,7 @@ static void child_ended(void *context, unsigned ready)
     watch_free(take_ptr(&drains->watch));
     fd_close(&drains->pidfd);
     drains->pid = 0;
-    remove_taken(drains);
+    finish_taken(drains);
     drain_next(drains);
 }
 
@@ -150,8 +237,8 @@ static void drain_next(struct drains *drains)
             start_child(drains, fds, texts, count);
         while (count)
             fd_close(&fds[--count]);
-        if (!drains->pid)
-            remove_taken(drains);
+        for (; !drains->pid && drains->taken; drains->taken--)
+            remove_at(drains, &drains->first);
     }
 }
 
@@ -168,6 +255,7 @@ struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct tra
 
     *drains = (struct drains){ .loop = loop, .cgroups = cgroups, .trash = trash, .pidfd = -1 };
     drains->end = &drains->first;
+    drains->late_end = &drains->late;
     trash_on_round(trash, trash_emptied, drains);
     return drains;
 }
@@ -180,6 +268,7 @@ void drains_free(struct drains *drains)
         return;
     trash_on_round(drains->trash, NULL, NULL);
     timer_clear(&drains->patience);
+    timer_clear(&drains->later);
     watch_free(drains->watch);
     if (drains->pid) {
         (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
@@ -193,6 +282,8 @@ void drains_free(struct drains *drains)
     }
     while (drains->first)
         remove_at(drains, &drains->first);
+    while (drains->late)
+        remove_late_at(drains, &drains->late);
     fd_close(&drains->pidfd);
     free(drains);
 }
@@ -203,8 +294,7 @@ void drain_add(struct drains *drains, const char *id)
 
     memcpy(drain->id, id, MIN(strlen(id), sizeof drain->id - 1));
     drain->round = trash_round(drains->trash);
-    *drains->end = drain;
-    drains->end = &drain->next;
+    append(&drains->end, drain);
     if (++drains->count - drains->taken <= QUEUE_MAX)
         return;
     struct drain **at = &drains->first;
@@ -213,11 +303,22 @@ void drain_add(struct drains *drains, const char *id)
     remove_at(drains, at);
 }
 
+static void remove_late(struct drains *drains, const char *id)
+{
+    struct drain **at = &drains->late;
+
+    while (*at && strcmp((*at)->id, id) != 0)
+        at = &(*at)->next;
+    if (*at)
+        remove_late_at(drains, at);
+}
+
 void drain_end(struct drains *drains, const char *id)
 {
     struct drain **at = &drains->first;
     unsigned before = 0;
 
+    remove_late(drains, id);
     for (; *at && strcmp((*at)->id, id) != 0; at = &(*at)->next)
         before++;
     if (!*at)
@@ -229,4 +330,5 @@ void drain_end(struct drains *drains, const char *id)
     (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
     (void)!fd_await(drains->pidfd, POLLIN, clock_mono_ms() + END_MS); /* if it needs longer, the start fails */
     child_ended(drains, 0);
+    remove_late(drains, id);
 }
