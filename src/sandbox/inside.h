@@ -207,9 +207,6 @@ void sandbox_set_key(struct sandbox *sb, struct str key_id);
 /* Its ports then need the traffic token. */
 void sandbox_make_private(struct sandbox *sb);
 
-/* A monotonic moment to wait for with `changed`. */
-struct timespec mono_after(unsigned ms);
-
 /* ---- sampler.c ---- */
 
 /* There may be something to measure. On the loop. */
@@ -219,10 +216,6 @@ void sampler_done(struct sandboxes *all);
 
 /* ---- lifecycle.c ---- */
 
-/* On the loop: has the proxy cut its connections, if there are any. */
-void sandbox_cut(struct sandbox *sb);
-/* From a worker; returns when the loop has cut them: if processes died first, clients would see an orderly close. */
-void sandbox_cut_and_wait(struct sandbox *sb);
 /* Is there a place among the running ones for this one, which takes none yet? With the lock held. ERR_LIMIT. */
 bool sandbox_has_place(const struct sandbox *sb, struct err *err) must_use;
 /* image: the snapshot's id, with PLAN_IMAGE. */
@@ -234,6 +227,17 @@ bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, 
 /* Its log has a line about this, if its policy lets it reach something that the machine cannot give it. */
 void sandbox_note_no_network(struct sandbox *sb);
 
+/* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
+void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
+
+/* ---- end.c ---- */
+
+/* A monotonic moment to wait for with `changed`. */
+struct timespec mono_after(unsigned ms);
+/* On the loop: has the proxy cut its connections, if there are any. */
+void sandbox_cut(struct sandbox *sb);
+/* From a worker; returns when the loop has cut them: if processes died first, clients would see an orderly close. */
+void sandbox_cut_and_wait(struct sandbox *sb);
 /*
  * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to ENDING
  * or REAPING and holds a reference of its own. If the driver fails, it goes back to STOPPING or KILLED and is tried again
@@ -241,8 +245,6 @@ void sandbox_note_no_network(struct sandbox *sb);
  * and its place among sandboxes_max, and the rest follows when the driver says that it has exited.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
-/* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
-void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- pool.c ---- */
 

@@ -13,7 +13,7 @@
 
 #define TEAM STR("team")
 
-enum { RETRY_MS = 2000 }; /* as in lifecycle.c */
+enum { RETRY_MS = 2000 }; /* as in end.c */
 
 /* Its events, oldest first, by the last word of their type. */
 static void check_events(struct rig *rig, struct str id, const char *want)
