@@ -457,12 +457,17 @@ static bool open_uploads(struct front *front, struct err *err)
 static bool open_store(struct front *front, struct err *err)
 {
     auto_close int dir_fd = role_fd(front->self, GRANT_STORE);
+    struct err behind_err;
 
     if (fchdir(dir_fd) < 0)
         return err_sys(err, "enter the store's directory");
     front->store = store_open("cloister.db", str_from(front->settings.node_id), err);
-    return front->store && store_key_ensure(front->store, store_team_default(front->store), STR("default"),
-                                            &front->settings.api_key, err);
+    if (!front->store)
+        return false;
+    if (!store_checkpoint_behind(front->store, &behind_err)) /* front never forks */
+        log_warn("store: some commits take longer, because they make checkpoints: %s", err_text(&behind_err));
+    return store_key_ensure(front->store, store_team_default(front->store), STR("default"), &front->settings.api_key,
+                            err);
 }
 
 /* On the loop, for each change that clients may wait for. */

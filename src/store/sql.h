@@ -4,7 +4,8 @@
  * Queries are string literals in the SQL that SQLite and PostgreSQL share, with parameters $1, $2… in the order of
  * their first appearance. Each is prepared when first used and kept.
  *
- * Threads    One at a time: the store holds a lock around it.
+ * Threads    One at a time: the store holds a lock around it. Only sql_checkpoint_behind() starts a thread; sql_close() ends
+ *            it.
  * Failure    ERR_UNAVAILABLE when the database stays busy too long, ERR_CONFLICT when a constraint fails, ERR_FULL when
  *            the disk is full and the reserve is used up, ERR_INTERNAL for the rest.
  */
@@ -27,6 +28,11 @@ struct sql *sql_open(const char *path, struct err *err) must_use;
  * overwritten.
  */
 struct sql *sql_open_small(const char *path, struct err *err) must_use;
+/*
+ * From here on a thread makes the checkpoints, and commits do not wait for them. Only for a program that does not fork
+ * afterwards: the child would have the locks that the thread held. If it fails, commits make them as before.
+ */
+bool sql_checkpoint_behind(struct sql *sql, struct err *err) must_use;
 void sql_close(struct sql *sql);
 
 /* ---- parameters ---- */

@@ -7,6 +7,12 @@
  * before it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a
  * prepared statement.
  *
+ * Checkpoints: copying the log to the database needs two fsyncs, milliseconds in which no query can run. A program that
+ * never forks can have a second connection with a thread of its own for this (sql_checkpoint_behind()). The thread makes a
+ * checkpoint when a commit has made the log longer than LOG_PAGES. SQLite lets this go on beside reads and commits. The next commit after a complete checkpoint writes to the
+ * start of the log again. If commits come faster than the disk takes them, or the thread's checkpoints fail, the log grows
+ * to LOG_PAGES_MAX; then the commit makes the checkpoint itself.
+ *
  * Reserve: guests can fill the file system that the store is on, and then sandboxes must still be found, changed and
  * removed. So the space is allocated in advance, in files that are overwritten in place:
  *   -wal   LOG_ROOM_BYTES from the start, and kept when we close
@@ -21,6 +27,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,13 +37,16 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
 
 enum {
     BUSY_TIMEOUT_MS = 5000,     /* the only other writer is a person with the sqlite3 shell */
-    LOG_ROOM_BYTES = 8 << 20,   /* twice what SQLite lets the log grow to before it checkpoints */
+    LOG_PAGES = 1000,           /* as SQLite has it; about 55 sandboxes made and ended */
+    LOG_PAGES_MAX = 3000,       /* with the largest transaction, keep_pages(), less than LOG_ROOM_BYTES… */
+    LOG_ROOM_BYTES = 16 << 20,  /* …which is less than the 4062 pages that the first block of the index is for */
     PAGES_ROOM_BYTES = 2 << 20, /* some thousand changes of sandboxes with their events */
     ROOM_COMMITS = 256,         /* between two looks at the free pages, which normal use takes too */
 };
@@ -45,12 +56,24 @@ struct kept {
     char *query; /* the map's key */
 };
 
+/* See the top of this file. */
+struct checkpoints {
+    sqlite3 *db; /* the thread's */
+    pthread_t thread;
+    pthread_mutex_t lock; /* around the next three */
+    pthread_cond_t wake;
+    bool is_wanted, is_ending;
+    pthread_mutex_t turn; /* held during a checkpoint: SQLite refuses a second one at the same time */
+};
+
 struct sql {
     sqlite3 *db;
-    struct map statements; /* query → struct kept */
-    bool durable;          /* the transaction under way wants FULL */
-    unsigned commits;      /* since the start; see ROOM_COMMITS */
-    int log_fd, index_fd;  /* -wal and -shm, see open_beside(); or -1 */
+    struct checkpoints *checkpoints; /* NULL: SQLite makes them, in commits */
+    struct map statements;           /* query → struct kept */
+    bool durable;                    /* the transaction under way wants FULL */
+    unsigned commits;                /* since the start; see ROOM_COMMITS */
+    int log_fd, index_fd;            /* -wal and -shm, see open_beside(); or -1 */
+    bool is_alone;                   /* no other connection can read the database */
 };
 
 static bool is_nearly_full(const char *path)
@@ -132,6 +155,119 @@ static bool set_up(struct sql *sql, struct err *err)
                       err);
 }
 
+/* ---- checkpoints ---- */
+
+/* Whatever is in the log, as far as no reader of another program needs it there. */
+static int checkpoint(struct checkpoints *checkpoints, sqlite3 *db)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&checkpoints->turn);
+
+    return sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+}
+
+static void *checkpoint_when_wanted(void *argument)
+{
+    struct checkpoints *checkpoints = argument;
+    bool had_failed = false;
+
+    (void)pthread_mutex_lock(&checkpoints->lock);
+    while (!checkpoints->is_ending) {
+        if (!checkpoints->is_wanted) {
+            (void)pthread_cond_wait(&checkpoints->wake, &checkpoints->lock);
+            continue;
+        }
+        checkpoints->is_wanted = false;
+        (void)pthread_mutex_unlock(&checkpoints->lock);
+        int code = checkpoint(checkpoints, checkpoints->db);
+        bool failed = code != SQLITE_OK && code != SQLITE_BUSY; /* busy: another program makes one */
+        if (failed && !had_failed)
+            log_warn("store: the log cannot be copied to the database, and grows: %s", sqlite3_errstr(code));
+        had_failed = failed;
+        (void)pthread_mutex_lock(&checkpoints->lock);
+    }
+    (void)pthread_mutex_unlock(&checkpoints->lock);
+    return NULL;
+}
+
+/* After each commit. What it returns would be the commit's result, which a failed checkpoint does not change. */
+static int on_commit(void *context, sqlite3 *db, const char *name, int log_pages)
+{
+    struct checkpoints *checkpoints = context;
+
+    (void)name;
+    if (log_pages >= LOG_PAGES_MAX) {
+        (void)checkpoint(checkpoints, db); /* if it fails, the next commit tries again */
+    } else if (log_pages >= LOG_PAGES) {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&checkpoints->lock);
+        checkpoints->is_wanted = true;
+        (void)pthread_cond_signal(&checkpoints->wake);
+    }
+    return SQLITE_OK;
+}
+
+static void checkpoints_free(struct checkpoints *checkpoints)
+{
+    (void)sqlite3_close(checkpoints->db);
+    (void)pthread_mutex_destroy(&checkpoints->turn);
+    (void)pthread_cond_destroy(&checkpoints->wake);
+    (void)pthread_mutex_destroy(&checkpoints->lock);
+    free(checkpoints);
+}
+
+static bool start_thread(struct checkpoints *checkpoints, struct err *err)
+{
+    sigset_t all, before;
+
+    (void)sigfillset(&all); /* signals are for the loop's thread */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&checkpoints->thread, NULL, checkpoint_when_wanted, checkpoints);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure == 0 || err_sys_num(err, failure, "start a thread");
+}
+
+/* synchronous: without it a checkpoint overwrites the log before the database is on disk. The query opens the log. */
+bool sql_checkpoint_behind(struct sql *sql, struct err *err)
+{
+    assert(!sql->checkpoints);
+    if (sql->is_alone)
+        return err_set(err, ERR_UNAVAILABLE, "the disk was nearly full when the store was opened");
+    struct checkpoints *checkpoints = NEW(struct checkpoints);
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+
+    (void)pthread_mutex_init(&checkpoints->lock, NULL);
+    (void)pthread_cond_init(&checkpoints->wake, NULL);
+    (void)pthread_mutex_init(&checkpoints->turn, NULL);
+    int code = sqlite3_open_v2(sqlite3_db_filename(sql->db, "main"), &checkpoints->db, flags, NULL);
+    if (code == SQLITE_OK)
+        code = sqlite3_exec(checkpoints->db, "PRAGMA synchronous = NORMAL; SELECT COUNT(*) FROM sqlite_master", NULL,
+                            NULL, NULL);
+    if (code != SQLITE_OK)
+        (void)err_set(err, ERR_INTERNAL, "open the store: %s", sqlite3_errstr(code));
+    if (code != SQLITE_OK || !start_thread(checkpoints, err)) {
+        checkpoints_free(checkpoints);
+        return false;
+    }
+    sql->checkpoints = checkpoints;
+    (void)sqlite3_wal_hook(sql->db, on_commit, checkpoints); /* in place of SQLite's own, which makes checkpoints */
+    return true;
+}
+
+/* Before the connection that commits is closed: the last one that closes makes a checkpoint. */
+static void stop_checkpoints(struct sql *sql)
+{
+    struct checkpoints *checkpoints = take_ptr(&sql->checkpoints);
+
+    if (!checkpoints)
+        return;
+    (void)sqlite3_wal_hook(sql->db, NULL, NULL);
+    (void)pthread_mutex_lock(&checkpoints->lock);
+    checkpoints->is_ending = true;
+    (void)pthread_cond_signal(&checkpoints->wake);
+    (void)pthread_mutex_unlock(&checkpoints->lock);
+    (void)pthread_join(checkpoints->thread, NULL);
+    checkpoints_free(checkpoints);
+}
+
 /* ---- room ---- */
 
 /*
@@ -190,10 +326,18 @@ static int64_t pragma_number(struct sql *sql, const char *query)
                : 0;
 }
 
+static bool checkpoint_now(struct sql *sql, struct err *err)
+{
+    int code = sql->checkpoints ? checkpoint(sql->checkpoints, sql->db)
+                                : sqlite3_wal_checkpoint_v2(sql->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+
+    return code == SQLITE_OK || code == SQLITE_BUSY || fail(sql, "make a checkpoint", err);
+}
+
 /* An insert and a delete leave free pages, which SQLite uses before it makes the file longer. */
 static void keep_pages(struct sql *sql)
 {
-    char script[256];
+    char script[160];
     struct err err;
     int64_t free_bytes = pragma_number(sql, "PRAGMA freelist_count") * pragma_number(sql, "PRAGMA page_size");
 
@@ -202,12 +346,10 @@ static void keep_pages(struct sql *sql)
         return;
     (void)snprintf(script, sizeof script,
                    "CREATE TABLE IF NOT EXISTS room (bytes BLOB);"
-                   "INSERT INTO room (bytes) VALUES (zeroblob(%d));"
-                   "PRAGMA wal_checkpoint;"
-                   "DELETE FROM room;"
-                   "PRAGMA wal_checkpoint;",
+                   "INSERT INTO room (bytes) VALUES (zeroblob(%d));",
                    PAGES_ROOM_BYTES);
-    if (!sql_script(sql, script, &err))
+    if (!sql_script(sql, script, &err) || !checkpoint_now(sql, &err) || !sql_script(sql, "DELETE FROM room", &err) ||
+        !checkpoint_now(sql, &err))
         log_warn("store: no reserve for a full disk: %s", err_text(&err));
 }
 
@@ -228,6 +370,7 @@ static struct sql *open_database(const char *path, bool alone, struct err *err)
 {
     struct sql *sql = NEW(struct sql);
     sql->log_fd = sql->index_fd = -1;
+    sql->is_alone = alone;
     map_init(&sql->statements);
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     if (sqlite3_open_v2(path, &sql->db, flags, NULL) != SQLITE_OK) {
@@ -280,6 +423,7 @@ void sql_close(struct sql *sql)
         free(kept);
     }
     map_done(&sql->statements);
+    stop_checkpoints(sql);
     sqlite3_close(sql->db);
     fd_close(&sql->log_fd);
     fd_close(&sql->index_fd);

@@ -212,6 +212,13 @@ struct store *store_open(const char *path, struct str node_id, struct err *err)
     return store;
 }
 
+bool store_checkpoint_behind(struct store *store, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_checkpoint_behind(store->sql, err);
+}
+
 void store_close(struct store *store)
 {
     if (!store)

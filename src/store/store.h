@@ -32,6 +32,11 @@ struct store;
  * node_id is made once for a data directory, and has less than LIMIT_ID_BYTES.
  */
 struct store *store_open(const char *path, struct str node_id, struct err *err) must_use;
+/*
+ * From here on a thread copies the log to the database, so that no commit has to. Once, and only in a program that does not
+ * fork afterwards. If it fails, the store works as before.
+ */
+bool store_checkpoint_behind(struct store *store, struct err *err) must_use;
 void store_close(struct store *store); /* NULL is fine */
 
 /* ---- teams ---- */
