@@ -410,8 +410,9 @@ static void on_stopping(struct timer *timer)
     struct front *front = container_of(timer, struct front, stopping);
     bool has_time = loop_now_ms(front->loop) < front->stop_ms;
 
-    /* First keeper ends the sandboxes of builds and of the pool: without a server they are of no use. */
-    bool must_wait = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes);
+    /* First keeper ends what was killed, and the sandboxes of builds and of the pool: without a server they are of no use. */
+    bool must_wait = builder_is_busy(front->builder) || !sandboxes_pool_is_empty(front->sandboxes) ||
+                     sandboxes_are_ending(front->sandboxes);
     if (!front->is_shut && !(must_wait && has_time)) {
         shut_channels(front);
         has_time = true;

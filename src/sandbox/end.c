@@ -1,18 +1,42 @@
 /*
- * The end of a sandbox: its connections are cut, the driver kills everything inside, and its row goes. state.c has the states.
+ * The end of a sandbox. The caller's part ends when its row has gone, with the event of its end: from then on no call finds it,
+ * and no crash brings it back, because the next front ends what keeper holds without a row. The rest happens behind the answer,
+ * on the loop, which never waits:
+ *
+ *   1. cut    the proxy's connections, before the caller is answered (the answer comes through the same loop) and before
+ *             anything inside dies: a client must not take a cut answer for a complete one
+ *   2. wait   for workers that have the driver change it, WORK_MS at most
+ *   3. stop   the driver kills everything inside. LIMIT_ENDS are under way at a time, the others wait in a queue
+ *   4. gone   the driver says that nothing of it runs: only now its place is free
+ *
+ * If the row cannot be removed (a full disk), the worker has the driver kill it before it answers. state.c has the states.
  */
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "sandbox/inside.h"
 
 enum {
     RETRY_MS = 2000, /* between attempts to end a sandbox */
     CUT_MS = 5000,   /* for the loop to cut connections; it takes one turn unless the loop has ended */
-    GONE_MS = 500,   /* how long a kill waits for the end: workers are too few to wait longer for a guest's exit */
-    ASK_MS = 10000,  /* poll interval for a KILLED sandbox, if the driver's report was lost */
-    WORK_MS = 1000,  /* how long a kill waits for a worker that pauses it, or brings it back */
+    GONE_MS = 500,   /* for the kernel to end all inside. One that takes longer is slow, and nothing waits for it */
+    ASK_MS = 10000,  /* poll interval for a slow one, if the driver's report was lost */
+    WORK_MS = 1000,  /* for a worker that pauses it, or brings it back, to be done */
     KILL_MS = 2000,  /* how long a second kill waits for the first; longer only if keeper does not answer */
 };
+
+/*
+ * A request to the driver, until it is answered. The loop's. It needs no reference: its sandbox is in the map until the answer
+ * says that it is gone.
+ */
+struct stop {
+    struct queue_link place; /* in the manager's `stops` */
+    struct sandbox *sandbox; /* NULL: the manager has ended */
+};
+
+/* ---- connections ---- */
 
 void sandbox_cut(struct sandbox *sb)
 {
@@ -44,6 +68,11 @@ struct timespec mono_after(unsigned ms)
 
     clock_gettime(CLOCK_MONOTONIC, &at);
     at.tv_sec += ms / 1000;
+    at.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
     return at;
 }
 
@@ -64,11 +93,160 @@ void sandbox_cut_and_wait(struct sandbox *sb)
             break; /* the loop has ended, and its connections with it */
 }
 
+/* ---- behind the answer, on the loop ---- */
+
+/* Nothing of it runs any more. */
+static void forget(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sandbox_enter(sb, SANDBOX_GONE);
+        sandbox_strike_off(sb);
+    }
+    metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
+    logs_end(all->logs, str_from(sb->id), clock_wall_us());
+    log_info("sandbox %s: gone (%s)", sb->id, sb->reason);
+    sandbox_unref(sb); /* the map's */
+}
+
+/* The sweep asks the driver again. why NULL: it has killed everything inside. */
+static void ask_later(struct sandbox *sb, const struct err *why)
+{
+    struct sandboxes *all = sb->all;
+    bool was_slow;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        was_slow = sb->is_slow;
+        sb->is_slow |= !why;
+        sb->retry_ms = clock_mono_ms() + (why ? RETRY_MS : sb->exited ? 0 : ASK_MS);
+        pthread_cond_broadcast(&all->changed);
+    }
+    if (why)
+        log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(why));
+    else if (!was_slow)
+        log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
+    sandboxes_look(all);
+}
+
+static void on_stopped(void *context, bool gone, const struct err *err)
+{
+    struct stop *stop = context;
+    struct sandbox *sb = stop->sandbox;
+
+    queue_leave(&stop->place);
+    free(stop);
+    if (!sb)
+        return;
+    struct sandboxes *all = sb->all;
+    all->stop_count--;
+    if (gone && !err)
+        forget(sb);
+    else
+        ask_later(sb, err);
+    stops_step(all);
+}
+
+static void stop_one(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+    struct stop *stop = NEW(struct stop);
+    bool is_slow;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        is_slow = sb->is_slow;
+    }
+    stop->sandbox = sb;
+    queue_join(&all->stops, &stop->place);
+    all->stop_count++;
+    /* The driver may not hold this sandbox; it then answers that the sandbox is gone. */
+    driver_stop(all->config.driver, sb->id, is_slow ? 0 : GONE_MS, on_stopped, stop);
+}
+
+void stops_add(struct sandbox *sb)
+{
+    queue_join(&sb->all->to_stop, &sb->stop_place);
+}
+
+void stops_step(struct sandboxes *all)
+{
+    struct queue_link *next;
+
+    if (all->is_in_stops)
+        return; /* a driver has answered before driver_stop() returned: the loop below goes on */
+    all->is_in_stops = true;
+    while (all->stop_count < LIMIT_ENDS && (next = all->to_stop.first)) {
+        queue_leave(next);
+        stop_one(container_of(next, struct sandbox, stop_place));
+    }
+    all->is_in_stops = false;
+}
+
+void stops_done(struct sandboxes *all)
+{
+    while (all->stops.first) {
+        struct stop *stop = container_of(all->stops.first, struct stop, place);
+        stop->sandbox = NULL; /* the channel to keeper still has to answer it */
+        queue_leave(&stop->place);
+    }
+}
+
 /*
- * A worker that pauses, resumes or copies it sees that it was killed when the driver has answered. Waits for that: the
- * driver has then nothing else to do with it. If the driver takes long, it is told to stop it nevertheless; the worker
+ * A worker that pauses, resumes or copies it sees that it was killed when the driver has answered. The driver has then nothing
+ * else to do with it, so the stop waits for that. If it takes long, the driver is told to stop it nevertheless; the worker
  * stops what it may still have started afterwards.
  */
+static bool waits_for_workers(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (!sb->at_work)
+        return false;
+    sb->retry_ms = clock_mono_ms() + WORK_MS;
+    return true;
+}
+
+void sandbox_work_done(struct sandbox *sb)
+{
+    sb->at_work--;
+    if (sb->state == SANDBOX_KILLED && !sb->at_work && sb->retry_ms != UINT64_MAX) {
+        sb->retry_ms = 0;
+        sandboxes_look_locked(sb->all);
+    }
+    pthread_cond_broadcast(&sb->all->changed);
+}
+
+static void on_end_task(struct loop_task *task)
+{
+    struct sandbox *sb = container_of(task, struct sandbox, end_task);
+
+    sandbox_cut(sb);
+    if (waits_for_workers(sb)) {
+        sandboxes_look(sb->all);
+        return;
+    }
+    stops_add(sb);
+    stops_step(sb->all);
+}
+
+/* ---- the caller's part ---- */
+
+static bool remove_row(struct sandbox *sb, struct err *err)
+{
+    struct event_row event;
+    struct arena arena;
+
+    arena_init(&arena);
+    if (sb->kept_us)
+        event = record_killed(sb, sb->reason, &arena);
+    bool ok = store_sandbox_remove(sb->all->config.store, str_from(sb->id), sb->kept_us ? &event : NULL, err);
+    arena_done(&arena);
+    return ok;
+}
+
 static void await_workers(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
@@ -80,60 +258,78 @@ static void await_workers(struct sandbox *sb)
             break;
 }
 
-/* The sweep does the rest later. `killed`: everything inside is dead. */
-static void end_later(struct sandbox *sb, bool killed)
+/*
+ * Its row is still there, and would bring it back after a crash. So it is killed first: a row of one that the driver does not
+ * hold does no harm.
+ */
+static bool stop_before_row(struct sandbox *sb, struct err *err)
 {
-    struct sandboxes *all = sb->all;
-    bool first;
+    struct err store_err;
+    bool gone;
 
+    sandbox_cut_and_wait(sb);
+    await_workers(sb);
+    if (!driver_stop_wait(sb->all->config.driver, sb->id, GONE_MS, &gone, err))
+        return false;
+    if (!remove_row(sb, &store_err)) /* perhaps there is room again, now that it is gone */
+        log_warn("sandbox %s: killed, but its row stays until the next start: %s", sb->id, err_text(&store_err));
+    return true;
+}
+
+/* The sweep tries again. */
+static void end_later(struct sandbox *sb)
+{
     {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        first = killed && sb->state == SANDBOX_ENDING;
-        sb->retry_ms = clock_mono_ms() + (killed ? sb->exited ? 0 : ASK_MS : RETRY_MS);
-        sandbox_enter(sb, killed || sb->state == SANDBOX_REAPING ? SANDBOX_KILLED : SANDBOX_STOPPING);
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->retry_ms = clock_mono_ms() + RETRY_MS;
+        sandbox_enter(sb, SANDBOX_STOPPING);
     }
-    if (first)
-        log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
-    sandboxes_look(all);
+    sandboxes_look(sb->all);
 }
 
 bool sandbox_end(struct sandbox *sb, struct err *err)
 {
     struct sandboxes *all = sb->all;
-    struct event_row event;
-    struct arena arena;
     struct err store_err;
-    bool gone = true;
 
-    sandbox_cut_and_wait(sb);
-    await_workers(sb);
-    /* The driver may not hold this sandbox; it then answers that the sandbox is gone. */
-    uint32_t patience_ms = sb->state == SANDBOX_REAPING ? 0 : GONE_MS;
-    if (!driver_stop_wait(all->config.driver, sb->id, patience_ms, &gone, err)) {
-        end_later(sb, false);
-        return err_wrap(err, "end sandbox %s", sb->id);
+    if (!remove_row(sb, &store_err)) {
+        log_warn("sandbox %s: its row cannot be removed before it is killed: %s", sb->id, err_text(&store_err));
+        if (!stop_before_row(sb, err)) {
+            end_later(sb);
+            return err_wrap(err, "end sandbox %s", sb->id);
+        }
     }
-    if (!gone) {
-        end_later(sb, true);
-        return true;
-    }
-    arena_init(&arena);
-    if (sb->kept_us)
-        event = record_killed(sb, sb->reason, &arena);
-    if (!store_sandbox_remove(all->config.store, str_from(sb->id), sb->kept_us ? &event : NULL, &store_err))
-        log_warn("sandbox %s: gone, but its row stays until the next start: %s", sb->id, err_text(&store_err));
-    arena_done(&arena);
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        sandbox_enter(sb, SANDBOX_GONE);
-        sandbox_strike_off(sb);
-    }
-    metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
-    logs_end(all->logs, str_from(sb->id), clock_wall_us());
-    log_info("sandbox %s: gone (%s)", sb->id, sb->reason);
-    sandbox_unref(sb); /* the map's */
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    sandbox_enter(sb, SANDBOX_KILLED);
+    sb->retry_ms = UINT64_MAX;
+    sb->end_task.fn = on_end_task;
+    loop_post(all->config.loop, &sb->end_task);
     return true;
 }
+
+void sandbox_await_gone(struct sandboxes *all, struct str id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct timespec until = mono_after(GONE_MS);
+    const struct sandbox *sb;
+
+    while ((sb = map_get(&all->by_id, id)) && !sb->is_slow)
+        if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
+            break;
+}
+
+bool sandboxes_are_ending(struct sandboxes *all)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    const struct sandbox *sb;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (sb->state >= SANDBOX_STOPPING && !sb->is_slow)
+            return true;
+    return false;
+}
+
+/* ---- kill ---- */
 
 /*
  * Takes it into ENDING for the caller, once no other worker is at it. With the lock held; ERR_TIMEOUT when that takes too
@@ -242,6 +438,8 @@ bool sandbox_seal(struct sandboxes *all, struct str team_id, struct str id, stru
         err->kind = ERR_INTERNAL;
     if (!sandbox_end(sb, &end_err))
         log_warn("sandbox %s: sealed and not ended, will try again: %s", sb->id, err_text(&end_err));
+    else
+        sandbox_await_gone(all, str_from(sb->id));
     sandbox_unref(sb);
     return ok;
 }

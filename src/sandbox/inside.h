@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/map.h"
+#include "base/queue.h"
 #include "base/quota.h"
 #include "base/secret.h"
 #include "policy/net_policy.h"
@@ -30,10 +31,9 @@ enum sandbox_state {
     SANDBOX_RESUMING,     /* the driver thaws it or reads it back from disk; not routable */
     SANDBOX_SNAPSHOTTING, /* stands still while the driver copies it, then runs on; routable meanwhile */
     SANDBOX_STOPPING,     /* no longer listed or routable; waits for a worker to end it, from retry_ms on */
-    SANDBOX_ENDING,       /* a worker ends it */
-    SANDBOX_KILLED,       /* everything inside is dead and the kernel still frees it; a worker asks again at retry_ms */
-    SANDBOX_REAPING,      /* a worker asks the driver whether a killed one is gone */
-    SANDBOX_GONE,         /* no row, no process */
+    SANDBOX_ENDING,       /* a worker removes its row */
+    SANDBOX_KILLED, /* its row is gone and no call finds it; the loop has the driver stop it. It keeps its place */
+    SANDBOX_GONE,   /* no row, no process */
     SANDBOX_STATE_COUNT,
 };
 
@@ -98,7 +98,8 @@ struct sandbox {
     int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
     const char *reason;      /* why it ends */
-    uint64_t retry_ms;       /* STOPPING, KILLED: when a worker takes it up; UINT64_MAX: one is on its way */
+    uint64_t retry_ms;       /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: it is in good hands */
+    bool is_slow;            /* KILLED: everything inside is dead, and the kernel takes long to free it */
     uint64_t sampled_ms;     /* when its use was last measured; 0: never */
     bool has_network;        /* the driver gave it one, so its policy counts; set before it runs */
     char *policy;            /* packed net_policy; NULL: it reaches nothing */
@@ -122,9 +123,11 @@ struct sandbox {
 
     /* The loop's. */
     struct refused refused;
+    struct queue_link stop_place; /* in the manager's to_stop */
 
     /* Under the lock again. */
     struct loop_task cut_task; /* holds a reference while CONNECTIONS_CUTTING */
+    struct loop_task end_task; /* KILLED: on its way to the loop, once */
 };
 
 /* A team whose sandboxes were written to disk lately (pause.c). */
@@ -149,6 +152,10 @@ struct sandboxes {
     bool sampler_stopped;
     struct timer sampler; /* the loop's: the next measurement */
     struct round *round;  /* the loop's: the measurement that a worker is doing */
+    struct queue to_stop; /* the loop's: KILLED ones that the driver is to be told to stop (end.c)… */
+    struct queue stops;   /* …its requests to the driver that are not answered yet… */
+    unsigned stop_count;  /* …how many… */
+    bool is_in_stops;     /* …and stops_step() is under way */
     struct notes *notes;  /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
     struct sandbox *due[LIMIT_DUE_PAUSES]; /* those that workers pause at their deadlines; under the lock */
     struct lane *forking;                  /* has the jobs of helpers */
@@ -187,7 +194,7 @@ struct sandbox *sandbox_ref(struct sandbox *sb);
 /* With the lock held: put it into the maps, with the reference, and take it out. */
 void sandbox_enlist(struct sandbox *sb);
 void sandbox_strike_off(struct sandbox *sb);
-/* The team's, neither STARTING nor KILLED or later; with the lock held. ERR_NOT_FOUND. */
+/* The team's, neither STARTING nor KILLED; with the lock held. ERR_NOT_FOUND. */
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
 /* "is pausing": ERR_CONFLICT, or ERR_NOT_FOUND for a paused one. Always false. */
 bool sandbox_not_running(const struct sandbox *sb, struct err *err);
@@ -201,6 +208,7 @@ void sandbox_end_link(struct sandbox *sb);
 void sandbox_link_again(struct sandbox *sb);
 /* A deadline changed, or a sandbox must be ended: have the loop sweep. Any thread. */
 void sandboxes_look(struct sandboxes *all);
+void sandboxes_look_locked(struct sandboxes *all); /* with the lock held */
 
 /* Both before it is in the maps. */
 void sandbox_set_key(struct sandbox *sb, struct str key_id);
@@ -218,6 +226,8 @@ void sampler_done(struct sandboxes *all);
 
 /* Is there a place among the running ones for this one, which takes none yet? With the lock held. ERR_LIMIT. */
 bool sandbox_has_place(const struct sandbox *sb, struct err *err) must_use;
+/* Is there none, but there will be one in a moment, because others are ending? With the lock held. */
+bool sandbox_place_is_coming(const struct sandbox *sb);
 /* image: the snapshot's id, with PLAN_IMAGE. */
 bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str image, struct plan *out, struct err *err)
     must_use;
@@ -239,12 +249,17 @@ void sandbox_cut(struct sandbox *sb);
 /* From a worker; returns when the loop has cut them: if processes died first, clients would see an orderly close. */
 void sandbox_cut_and_wait(struct sandbox *sb);
 /*
- * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to ENDING
- * or REAPING and holds a reference of its own. If the driver fails, it goes back to STOPPING or KILLED and is tried again
- * later. If the driver has killed it and it is not gone by then, that is success too: it becomes KILLED, keeps its row
- * and its place among sandboxes_max, and the rest follows when the driver says that it has exited.
+ * Removes the row. The caller has moved it to ENDING and holds a reference of its own. It is KILLED afterwards: it keeps its
+ * place among sandboxes_max until the loop has cut its connections and the driver says that it is gone. False if neither the
+ * store nor the driver does its part: it goes back to STOPPING, and is tried again later.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
+/* A worker that at_work counts is done. With the lock held. */
+void sandbox_work_done(struct sandbox *sb);
+/* On the loop: has the driver stop a KILLED one in its turn; stops_step() begins as many as may be under way. */
+void stops_add(struct sandbox *sb);
+void stops_step(struct sandboxes *all);
+void stops_done(struct sandboxes *all); /* after the loop has ended */
 
 /* ---- pool.c ---- */
 

@@ -2,8 +2,7 @@
  * The life of one sandbox: create and deadlines; end.c has its end. Every step that waits is outside the lock.
  *
  * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended. One
- * from the pool runs before it has a row; what keeper holds without a row is ended too. Ending removes the row last, for the
- * same reason. state.c has the states.
+ * from the pool runs before it has a row; what keeper holds without a row is ended too. state.c has the states.
  */
 #include <stdlib.h>
 
@@ -14,6 +13,8 @@
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
+
+enum { PLACE_MS = 2000 }; /* how long a create waits for the place of others that are ending, with its worker */
 
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
 {
@@ -86,32 +87,41 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
+/* Which sandboxes are counted. */
+enum counted {
+    COUNT_ALL,
+    COUNT_LASTING, /* all but those that are gone in a moment */
+};
+
 /*
  * The number of sandboxes besides this one that take memory, of this key or of all (NULL): also those that start or end, and
  * the paused ones that are not on disk. Those in the pool do not count: they make room for others.
  */
-static unsigned count_others(const struct sandboxes *all, const struct sandbox *sb, struct str key_id)
+static unsigned count_others(const struct sandboxes *all, const struct sandbox *sb, struct str key_id,
+                             enum counted which)
 {
     const struct sandbox *other;
     unsigned count = 0;
 
     for (size_t i = 0; (other = map_next(&all->by_id, &i));)
         count += other != sb && (other->state != SANDBOX_PAUSED || other->held <= HELD_FROZEN) &&
+                 (which == COUNT_ALL || other->state < SANDBOX_STOPPING || other->is_slow) &&
                  (!key_id.at || str_eq(str_from(other->key_id), key_id));
     return count;
 }
 
 /* For one more, besides `sb`, which may be NULL. */
-static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct str key_id, struct err *err)
+static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct str key_id, enum counted which,
+                      struct err *err)
 {
     const struct sandboxes_config *config = &all->config;
 
-    if (count_others(all, sb, (struct str){ 0 }) >= config->sandboxes_max)
+    if (count_others(all, sb, (struct str){ 0 }, which) >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
                        "%u sandboxes run or are paused in memory, which is as many as this server holds: kill one, or "
                        "pause one without its memory",
                        config->sandboxes_max);
-    if (config->per_key_max && key_id.len && count_others(all, sb, key_id) >= config->per_key_max)
+    if (config->per_key_max && key_id.len && count_others(all, sb, key_id, which) >= config->per_key_max)
         return err_set(err, ERR_LIMIT,
                        "this API key has %u sandboxes that run or are paused in memory, which is as many as it may: "
                        "kill one, or pause one without its memory",
@@ -121,7 +131,32 @@ static bool has_place(const struct sandboxes *all, const struct sandbox *sb, str
 
 bool sandbox_has_place(const struct sandbox *sb, struct err *err)
 {
-    return has_place(sb->all, sb, str_from(sb->key_id), err);
+    return has_place(sb->all, sb, str_from(sb->key_id), COUNT_ALL, err);
+}
+
+bool sandbox_place_is_coming(const struct sandbox *sb)
+{
+    struct str key_id = str_from(sb->key_id);
+    struct err ignored;
+
+    return !has_place(sb->all, sb, key_id, COUNT_ALL, &ignored) &&
+           has_place(sb->all, sb, key_id, COUNT_LASTING, &ignored);
+}
+
+/*
+ * The same as has_place(), but a kill is answered before its place is free: a create that comes right after it waits for that.
+ * Releases the lock meanwhile.
+ */
+static bool await_place(struct sandboxes *all, const struct sandbox *sb, struct str key_id, struct err *err)
+{
+    struct timespec until = mono_after(PLACE_MS);
+    struct err ignored;
+
+    while (!has_place(all, sb, key_id, COUNT_ALL, err))
+        if (!has_place(all, sb, key_id, COUNT_LASTING, &ignored) ||
+            pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
+            return false;
+    return true;
 }
 
 /*
@@ -140,7 +175,7 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     sb->deadline_us = sb->started_us;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (sandbox_has_place(sb, err)) {
+        if (await_place(all, sb, str_from(sb->key_id), err)) {
             sandbox_enlist(sb);
             return sb;
         }
@@ -352,6 +387,8 @@ static void undo(struct sandbox *sb, bool later)
     sandbox_ref(sb); /* if it cannot be ended at once, another worker may end and free it */
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
+    else
+        sandbox_await_gone(all, str_from(sb->id));
     sandbox_unref(sb);
 }
 
@@ -378,7 +415,7 @@ static bool create_once(struct sandboxes *all, const struct sandbox_want *want, 
     *out_pooled = false;
     if (from_pool) {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (!has_place(all, NULL, want->key_id, err))
+        if (!await_place(all, NULL, want->key_id, err))
             return false;
         pooled = pool_take(all->pool, want, &guestlink_fd);
     }

@@ -3,7 +3,7 @@
  *
  * One timer is set to the earliest deadline. A change of a deadline calls sandboxes_look(), which has the loop sweep:
  * every sandbox that is due, that died by itself, or whose end failed and is to be tried again is made unroutable on the
- * loop; a worker then does the rest of its end, which waits.
+ * loop; a worker then removes its row, and the loop does the rest of its end (end.c).
  *
  * Pauses at deadlines can take minutes. So few are made at once, and a sandbox that waits for its turn runs on.
  */
@@ -180,8 +180,7 @@ struct str sandbox_metadata(const struct sandbox *sb, struct str name)
 
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
 {
-    static const unsigned unseen =
-        BIT(SANDBOX_STARTING) | BIT(SANDBOX_KILLED) | BIT(SANDBOX_REAPING) | BIT(SANDBOX_GONE);
+    static const unsigned unseen = BIT(SANDBOX_STARTING) | BIT(SANDBOX_KILLED) | BIT(SANDBOX_GONE);
     struct sandbox *sb = map_get(&all->by_id, id);
 
     if (sb && !(BIT(sb->state) & unseen) && str_eq(sb->team_id, team_id))
@@ -329,12 +328,9 @@ static void ending_run(struct job *job)
     }
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        if (sb->state == SANDBOX_STOPPING)
-            sandbox_enter(sb, SANDBOX_ENDING);
-        else if (sb->state == SANDBOX_KILLED)
-            sandbox_enter(sb, SANDBOX_REAPING);
-        else
+        if (sb->state != SANDBOX_STOPPING)
             return; /* sandbox_kill() has taken it on */
+        sandbox_enter(sb, SANDBOX_ENDING);
     }
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
@@ -428,7 +424,7 @@ static struct ending *take(struct sandbox *sb, const char *reason, bool pauses, 
     return ending;
 }
 
-/* Takes those that are due into STOPPING or PAUSING; says when the next one will be (UINT64_MAX: none). With the lock held. */
+/* Takes those that are due into STOPPING or PAUSING, and KILLED ones into the loop's queue; says when the next one will be (UINT64_MAX: none). With the lock held. */
 static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
 {
     struct ending *taken = NULL;
@@ -439,10 +435,14 @@ static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
         const char *reason;
         uint64_t at_ms = due_ms(sb, &reason);
-        if (at_ms > now_ms)
+        if (at_ms > now_ms) {
             next_ms = MIN(next_ms, at_ms);
-        else if (!pauses_when_due(sb))
+        } else if (sb->state == SANDBOX_KILLED) {
+            sb->retry_ms = UINT64_MAX;
+            stops_add(sb);
+        } else if (!pauses_when_due(sb)) {
             taken = take(sb, reason, false, taken);
+        }
     }
     /* The rest run on: ending_done() looks again. */
     while ((sb = next_to_pause(all, now_ms))) {
@@ -483,6 +483,7 @@ static void sweep(struct sandboxes *all)
             sandbox_cut(ending->sandbox); /* here and not in the worker: all workers may be busy for a while */
         workers_run(all->config.workers, &ending->job);
     }
+    stops_step(all);
     sampler_wake(all);
     if (next_ms == UINT64_MAX)
         timer_clear(&all->timer);
@@ -504,6 +505,11 @@ void sandboxes_look(struct sandboxes *all)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
 
+    sandboxes_look_locked(all);
+}
+
+void sandboxes_look_locked(struct sandboxes *all)
+{
     if (all->sweep_posted)
         return;
     all->sweep_posted = true;
@@ -526,8 +532,10 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
         }
         /* enter_running() looks at it for one that is starting. */
         sb->exited = exit_reason[cause];
-        if (sb->state == SANDBOX_KILLED && sb->retry_ms != UINT64_MAX)
-            sb->retry_ms = 0; /* the row and the place can go */
+        if (sb->state == SANDBOX_KILLED && sb->retry_ms == UINT64_MAX)
+            return; /* the driver is being asked */
+        if (sb->state == SANDBOX_KILLED)
+            sb->retry_ms = 0; /* its place can go */
     }
     sandboxes_look(all);
 }
@@ -739,6 +747,7 @@ void sandboxes_free(struct sandboxes *all)
     sampler_done(all);
     network_done(all);
     writing_done(all);
+    stops_done(all);
     forks_done(all);
     pool_free(all->pool);
     relink_free(all->relink); /* the workers were freed before its done() */

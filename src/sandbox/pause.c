@@ -47,8 +47,7 @@ void turn_end(struct sandbox *sb, struct turns *turns, const struct err *err)
 {
     turns->ended++;
     turns->err = err ? *err : (struct err){ 0 };
-    sb->at_work--;
-    pthread_cond_broadcast(&sb->all->changed);
+    sandbox_work_done(sb);
 }
 
 bool sandbox_await_change(struct sandbox *sb, const struct timespec *until, struct err *err)
@@ -553,8 +552,7 @@ static void writing_run(struct job *job)
             sb->held = HELD_PARKED_IMAGE;
             sb->exited = NULL;
         }
-        sb->at_work--;
-        pthread_cond_broadcast(&sb->all->changed);
+        sandbox_work_done(sb);
     }
     if (ok)
         log_info("sandbox %s: written to disk", sb->id);
@@ -983,7 +981,7 @@ static enum resume_turn begin_resume(struct sandbox *sb, enum resume_how how, st
         case SANDBOX_RUNNING:
             return joined ? RESUME_JOINED : RESUME_RUNS;
         case SANDBOX_PAUSED:
-            if (sb->is_writing) {
+            if (sb->is_writing || sandbox_place_is_coming(sb)) {
                 ok = sandbox_await_change(sb, &until, err);
                 break;
             }

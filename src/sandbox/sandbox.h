@@ -7,8 +7,8 @@
  *   running    guestd answers; listed, routable, its deadline runs
  *   paused     no process of it runs, no deadline counts; listed as paused, not routable. On the way there and back it
  *              is pausing or resuming; while the driver copies a running one, snapshotting
- *   stopping   no longer listed or routable; its connections are cut, then the driver ends it, which a guest can make
- *              last: no call waits for more than a moment of that
+ *   stopping   no longer listed or routable; its row goes, and the call that kills it returns
+ *   killed     no call finds it, but it counts: its connections are cut, then the driver ends it, which a guest can make last
  *   gone       no row, no process; only its events remain
  *
  * state.c has the full table.
@@ -197,13 +197,17 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
     must_use;
 
 /*
- * In this order: no longer routable or listed; connections cut; everything inside killed; row removed. Returns when the
- * row is removed, or a moment after the kill: a guest can make the kernel take long to free it, and the row is removed
- * after that. Two callers at the same time both succeed once it is killed; a later one gets ERR_NOT_FOUND. ERR_TIMEOUT
- * when another worker takes too long to end it.
+ * Returns when it is no longer routable or listed, its row is removed, and no crash can bring it back. Behind that, in this
+ * order: connections cut; everything inside killed; its place free. A call that answers through the loop answers after the
+ * cut. Two callers at the same time both succeed; a later one gets ERR_NOT_FOUND. ERR_TIMEOUT when another worker takes too
+ * long to end it.
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+/* After a kill: returns when nothing of it runs, or a moment later. A guest can make the kernel take long to free it. */
+void sandbox_await_gone(struct sandboxes *all, struct str id);
+/* Is there one that keeper is still to kill, or has just been told to? On any thread. */
+bool sandboxes_are_ending(struct sandboxes *all);
 struct event_row;    /* store/store.h */
 struct snapshot_row; /* the same */
 /* The event of a snapshot that goes because nobody has used it for long. */

@@ -70,11 +70,9 @@ static bool end_snapshot(struct sandbox *sb, struct err *err)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         ok = sb->state == SANDBOX_SNAPSHOTTING;
-        sb->at_work--;
         if (ok)
             sandbox_enter(sb, SANDBOX_RUNNING);
-        else
-            pthread_cond_broadcast(&all->changed);
+        sandbox_work_done(sb);
     }
     sandboxes_look(all); /* its deadline may have passed, or its processes ended */
     return ok || err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);

@@ -5,11 +5,11 @@
  *   STARTING ──► RUNNING ◄──────────────────────────────┘
  *                  └─► SNAPSHOTTING ──► RUNNING
  *
- *   any of these ──► STOPPING ◄──► ENDING ──► GONE
- *                                   └─► KILLED ◄──► REAPING ──► GONE
+ *   any of these ──► STOPPING ◄──► ENDING ──► KILLED ──► GONE
  *
  * A pause that fails goes back to RUNNING, a resume that fails back to PAUSED. From each state in which it lives a sandbox
- * can be ended: a caller's worker enters ENDING at once, the sweep enters STOPPING and leaves the rest to a worker.
+ * can be ended: a caller's worker enters ENDING at once, the sweep enters STOPPING and leaves that to a worker. From KILLED on
+ * it is the loop's (end.c).
  * Of a pause, a resume or a snapshot one worker has the sandbox; when the driver has answered it looks whether the sandbox
  * was killed meanwhile, and then leaves it to the worker that ends it.
  */
@@ -32,9 +32,8 @@ static const struct {
     [SANDBOX_RESUMING] = { "resuming", BIT(SANDBOX_RUNNING) | BIT(SANDBOX_PAUSED) | END },
     [SANDBOX_SNAPSHOTTING] = { "snapshotting", BIT(SANDBOX_RUNNING) | END },
     [SANDBOX_STOPPING] = { "stopping", BIT(SANDBOX_ENDING) },
-    [SANDBOX_ENDING] = { "ending", BIT(SANDBOX_STOPPING) | BIT(SANDBOX_KILLED) | BIT(SANDBOX_GONE) },
-    [SANDBOX_KILLED] = { "killed", BIT(SANDBOX_REAPING) },
-    [SANDBOX_REAPING] = { "reaping", BIT(SANDBOX_KILLED) | BIT(SANDBOX_GONE) },
+    [SANDBOX_ENDING] = { "ending", BIT(SANDBOX_STOPPING) | BIT(SANDBOX_KILLED) },
+    [SANDBOX_KILLED] = { "killed", BIT(SANDBOX_GONE) },
     [SANDBOX_GONE] = { "gone", 0 },
 };
 

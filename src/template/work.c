@@ -52,14 +52,15 @@ bool workplace_open(struct workplace *place, struct build *build)
 void workplace_close(struct workplace *place)
 {
     struct build *build = place->build;
+    struct sandboxes *sandboxes = build->builder->config.sandboxes;
     struct err err;
 
     if (!place->id.len)
         return;
-    if (!sandbox_kill(build->builder->config.sandboxes, build->want.build_id, place->id, "build", &err) &&
-        err.kind != ERR_NOT_FOUND)
+    if (!sandbox_kill(sandboxes, build->want.build_id, place->id, "build", &err) && err.kind != ERR_NOT_FOUND)
         log_warn("build %.*s: sandbox %.*s is not ended yet: %s", STR_ARG(build->want.build_id), STR_ARG(place->id),
                  err_text(&err));
+    sandbox_await_gone(sandboxes, place->id); /* the server does not stop before that */
     place->id = STR("");
 }
 

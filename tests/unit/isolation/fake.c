@@ -152,14 +152,52 @@ static bool fake_stop_wait(struct driver *driver, const char *id, uint32_t patie
     return ok;
 }
 
+static bool wait_at_stop_gate(struct fake *fake, const struct fake_waiting *stop)
+{
+    pthread_mutex_lock(&fake->lock);
+    bool waits = fake->stop_gate_shut;
+    struct fake_waiting **last = &fake->at_stop_gate;
+    while (waits && *last)
+        last = &(*last)->next;
+    if (waits) {
+        *last = NEW(struct fake_waiting);
+        **last = *stop;
+        fake->at_stop_gate_count++;
+        pthread_cond_broadcast(&fake->changed);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return waits;
+}
+
 static void fake_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
                       void *context)
 {
+    struct fake_waiting stop = { .patience_ms = patience_ms, .done = done, .context = context };
     bool gone = false;
     struct err err;
+
+    snprintf(stop.id, sizeof stop.id, "%s", id);
+    if (wait_at_stop_gate(fake_of(driver), &stop))
+        return;
     bool killed = fake_stop_wait(driver, id, patience_ms, &gone, &err);
 
     done(context, gone, killed ? NULL : &err);
+}
+
+void fake_pass_stops(struct fake *fake, const struct err *err)
+{
+    pthread_mutex_lock(&fake->lock);
+    struct fake_waiting *stop = take_ptr(&fake->at_stop_gate), *next;
+    fake->at_stop_gate_count = 0;
+    pthread_mutex_unlock(&fake->lock);
+    for (; stop; stop = next) {
+        next = stop->next;
+        if (err)
+            stop->done(stop->context, false, err);
+        else
+            fake_stop(&fake->driver, stop->id, stop->patience_ms, stop->done, stop->context);
+        free(stop);
+    }
 }
 
 static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
@@ -167,7 +205,7 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
     struct fake *fake = fake_of(driver);
 
     (void)err;
-    *out_held = calloc(64, sizeof **out_held);
+    *out_held = calloc(FAKE_HELD, sizeof **out_held);
     pthread_mutex_lock(&fake->lock);
     *out_count = 0;
     for (uint32_t i = 0; i < fake->held_count; i++)

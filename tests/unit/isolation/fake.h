@@ -49,17 +49,30 @@ enum fake_guest {
     FAKE_GUEST_IS_OLD,   /* answers with an error */
 };
 
+enum { FAKE_HELD = 128 };
+
+/* A stop that waits at the gate. */
+struct fake_waiting {
+    struct fake_waiting *next;
+    char id[LIMIT_ID_BYTES];
+    uint32_t patience_ms;
+    driver_stopped_fn *done;
+    void *context;
+};
+
 struct fake {
     struct driver driver;
     pthread_mutex_t lock; /* over all below */
     pthread_cond_t changed;
-    struct fake_held held[64];
+    struct fake_held held[FAKE_HELD];
     uint32_t held_count;
     enum fake_start start;
     enum exit_cause exit_cause; /* of fake_exit() */
     bool gate_shut;             /* starts wait */
-    bool stop_gate_shut;        /* stops do */
-    bool stop_sticks;           /* a stop kills, and nothing goes until fake_exit() */
+    bool stop_gate_shut;        /* stops do: those of workers, and those of the loop, which does not wait itself */
+    struct fake_waiting *at_stop_gate;
+    unsigned at_stop_gate_count;
+    bool stop_sticks; /* a stop kills, and nothing goes until fake_exit() */
     bool stats_fail;
     struct str exits_after_list; /* dies just after the driver was asked what it holds */
     uint32_t stop_patience_ms;
@@ -97,6 +110,9 @@ void fake_drop(struct fake *fake);
 /* With the lock held. NULL: the driver does not hold it. */
 struct fake_held *fake_find(struct fake *fake, struct str id);
 void fake_remove(struct fake *fake, struct fake_held *held);
+
+/* On the loop: those that wait at the gate go on; with an err, they fail instead. */
+void fake_pass_stops(struct fake *fake, const struct err *err);
 
 void fake_hold(struct fake *fake, const char *id); /* as if an earlier process had started it */
 void fake_hold_as(struct fake *fake, struct str id, enum held_state state); /* one that is held */

@@ -654,8 +654,8 @@ static void one_that_the_driver_has_lost_is_gone_when_it_is_resumed(void **state
     MUST_FAIL(sandbox_resume(rig->all, TEAM, info.id, &(struct resume_want){ .timeout_s = 60 }, &rig->arena, &got,
                              &resumed, &err),
               ERR_NOT_FOUND);
-    assert_int_equal(state_of(rig, info.id), SANDBOX_GONE);
     assert_int_equal(rig_rows(rig), 0);
+    wait_for_state(rig, info.id, SANDBOX_GONE);
     check_events(rig, info.id, "created paused killed");
 }
 
@@ -929,6 +929,7 @@ static void one_that_is_paused_for_long_goes_and_no_other(void **state)
     sandboxes_kill_paused(rig->all, clock_wall_us() - 3 * hour_us);
     assert_int_equal(state_of(rig, old), SANDBOX_PAUSED);
     sandboxes_kill_paused(rig->all, clock_wall_us() - hour_us);
+    rig_wait_ended(rig);
     assert_int_equal(state_of(rig, old), SANDBOX_GONE);
     assert_false(rig_holds(rig, old));
     check_events(rig, old, "created paused killed");
@@ -952,7 +953,7 @@ static void a_kill_during_a_pause_ends_it(void **state)
         begin(&pauser, rig, info.id, run_pause);
         wait_at_pause_gate(rig, 1);
         begin(&killer, rig, info.id, run_kill);
-        wait_for_state(rig, info.id, SANDBOX_ENDING);
+        wait_for_state(rig, info.id, SANDBOX_KILLED);
         shut(rig, 0);
         end(&pauser);
         end(&killer);
@@ -975,7 +976,8 @@ static void a_kill_does_not_wait_for_a_driver_that_takes_long(void **state)
     begin(&resumer, rig, info.id, run_resume);
     rig_wait_at_gate(rig, 1);
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err)); /* the start comes only afterwards */
-    assert_int_equal(state_of(rig, info.id), SANDBOX_GONE);
+    assert_int_equal(state_of(rig, info.id), SANDBOX_KILLED);
+    wait_for_state(rig, info.id, SANDBOX_GONE);
     rig_shut_gate(rig, false);
     end(&resumer);
     assert_false(resumer.ok);
@@ -998,7 +1000,7 @@ static void a_kill_during_a_resume_ends_it(void **state)
         else
             rig_wait_at_gate(rig, 1);
         begin(&killer, rig, info.id, run_kill);
-        wait_for_state(rig, info.id, SANDBOX_ENDING);
+        wait_for_state(rig, info.id, SANDBOX_KILLED);
         shut(rig, 0);
         rig_shut_gate(rig, false);
         end(&resumer);
@@ -1021,7 +1023,7 @@ static void a_kill_while_it_is_written_ends_it(void **state)
     rig_turn(rig, SANDBOX_WRITE_AFTER_MS);
     wait_at_pause_gate(rig, 1);
     begin(&killer, rig, info.id, run_kill);
-    wait_for_state(rig, info.id, SANDBOX_ENDING);
+    wait_for_state(rig, info.id, SANDBOX_KILLED);
     shut(rig, 0);
     end(&killer);
     assert_true(killer.ok);
@@ -1277,7 +1279,7 @@ static void a_team_can_have_so_many_paused_ones_and_no_more(void **state)
     MUST_FAIL(sandbox_pause(rig->all, TEAM, info.id, &with_memory, &err), ERR_LIMIT);
     check_runs_on(rig, &info);
     MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 0, DEADLINE_SET, &rig->arena, &got, &err));
-    assert_int_equal(state_of(rig, info.id), SANDBOX_GONE); /* a deadline is a deadline */
+    wait_for_state(rig, info.id, SANDBOX_GONE); /* a deadline is a deadline */
 }
 
 /* ---- woken by traffic ---- */

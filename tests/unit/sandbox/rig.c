@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include "base/mem.h"
 #include "hand_clock.h"
 
 static void on_unroutable(void *context, const char *id)
@@ -106,9 +107,14 @@ void rig_start(struct rig *rig)
         rig->before_run(rig);
     assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
     rig->loop_runs = true;
-    while (!rig->stays_busy && workers_busy(rig->workers)) /* it makes new guestlinks */
-        usleep(100);
+    while (!rig->stays_busy && (workers_busy(rig->workers) || sandboxes_are_ending(rig->all)))
+        usleep(100); /* it makes new guestlinks, and ends what is left over */
 }
+
+struct passer {
+    struct loop_task task;
+    struct fake *fake;
+};
 
 struct stopper {
     struct loop_task task;
@@ -138,6 +144,7 @@ void rig_stop(struct rig *rig)
 {
     struct stopper stopper = { { .fn = stop_loop }, rig->loop };
     struct quieter quieter = { { .fn = quieten }, rig->all, false };
+    struct err err;
 
     if (!rig->loop_runs)
         return;
@@ -152,6 +159,9 @@ void rig_stop(struct rig *rig)
         rig->after_run(rig);
     sandboxes_free(rig->all);
     rig->all = NULL;
+    (void)err_set(&err, ERR_UNAVAILABLE, "front has ended");
+    fake_pass_stops(&rig->fake, &err); /* as a channel does, which is freed after the manager */
+    rig->fake.stop_gate_shut = false;
     loop_free(rig->loop);
     store_close(rig->disk.store);
     rig->disk.store = NULL;
@@ -258,11 +268,32 @@ void rig_shut_gate(struct rig *rig, bool shut)
     pthread_mutex_unlock(&rig->fake.lock);
 }
 
+static void pass_stops(struct loop_task *task)
+{
+    struct passer *passer = container_of(task, struct passer, task);
+
+    fake_pass_stops(passer->fake, NULL);
+    free(passer);
+}
+
 void rig_shut_stop_gate(struct rig *rig, bool shut)
 {
     pthread_mutex_lock(&rig->fake.lock);
     rig->fake.stop_gate_shut = shut;
     pthread_cond_broadcast(&rig->fake.changed);
+    pthread_mutex_unlock(&rig->fake.lock);
+    if (shut)
+        return;
+    struct passer *passer = NEW(struct passer);
+    *passer = (struct passer){ { .fn = pass_stops }, &rig->fake };
+    loop_post(rig->loop, &passer->task);
+}
+
+void rig_wait_at_stop_gate(struct rig *rig, unsigned count)
+{
+    pthread_mutex_lock(&rig->fake.lock);
+    while (rig->fake.at_stop_gate_count < count)
+        pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
     pthread_mutex_unlock(&rig->fake.lock);
 }
 
@@ -309,6 +340,12 @@ void rig_wait_empty(struct rig *rig)
     while (rig->fake.held_count)
         pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
     pthread_mutex_unlock(&rig->fake.lock);
+}
+
+void rig_wait_ended(struct rig *rig)
+{
+    while (sandboxes_are_ending(rig->all))
+        usleep(500);
 }
 
 size_t rig_rows(struct rig *rig)

@@ -23,7 +23,7 @@ struct rig {
     pthread_t thread;
     bool loop_runs;
     struct sandboxes_config config;      /* what sandboxes_new() gets besides; set before rig_start() */
-    bool stays_busy;                     /* rig_start() does not wait for new guestlinks */
+    bool stays_busy;                     /* rig_start() does not wait for new guestlinks and for ends */
     void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
     void (*after_run)(struct rig *rig);
 
@@ -73,6 +73,9 @@ void rig_wait_at_gate(struct rig *rig, unsigned count);
 void rig_wait_silent(struct rig *rig, unsigned count); /* until so many are */
 void rig_break_silence(struct rig *rig);               /* those that are silent now answer */
 void rig_shut_stop_gate(struct rig *rig, bool shut);
+void rig_wait_at_stop_gate(struct rig *rig, unsigned count); /* until so many of the loop's stops wait there */
+/* Waits until the manager has none that end: what was killed is gone. */
+void rig_wait_ended(struct rig *rig);
 size_t rig_rows(struct rig *rig); /* in the store */
 /* Waits until the driver holds none. */
 void rig_wait_empty(struct rig *rig);

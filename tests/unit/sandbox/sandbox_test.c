@@ -127,6 +127,7 @@ static void check_nothing_is_left(struct rig *rig)
     struct sandbox_info *list;
     size_t count;
 
+    rig_wait_ended(rig);
     assert_int_equal(rig_rows(rig), 0);
     assert_int_equal(rig_held_count(rig), 0);
     MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
@@ -300,6 +301,34 @@ static void many_are_created_and_killed_at_once(void **state)
 
 /* ---- kill ---- */
 
+/* Between end.c and the store. */
+static struct {
+    atomic_int failures;
+    atomic_bool waits;
+} removing;
+
+bool __real_store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err);
+bool __wrap_store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err);
+
+bool __wrap_store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err)
+{
+    while (removing.waits)
+        usleep(500);
+    if (removing.failures) {
+        removing.failures--;
+        return err_set(err, ERR_FULL, "no room");
+    }
+    return __real_store_sandbox_remove(store, id, event, err);
+}
+
+static unsigned stops_of(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->fake.lock);
+    unsigned stops = rig->fake.stops;
+    pthread_mutex_unlock(&rig->fake.lock);
+    return stops;
+}
+
 static void a_kill_cuts_connections_before_it_ends_processes(void **state)
 {
     struct rig *rig = *state;
@@ -307,12 +336,12 @@ static void a_kill_cuts_connections_before_it_ends_processes(void **state)
     struct sandbox *sb = sandbox_find(rig->all, info.id);
 
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
-    CHECK_STR(str_from(rig->cut_id), info.id);
-    assert_true(rig->cut_while_alive);
-    assert_int_equal(rig->cuts, 1);
     assert_false(sandbox_is_routable(sb));
     sandbox_unref(sb);
     check_nothing_is_left(rig);
+    CHECK_STR(str_from(rig->cut_id), info.id);
+    assert_true(rig->cut_while_alive);
+    assert_int_equal(rig->cuts, 1);
     check_events(rig, info.id, "created killed");
     assert_true(reason_is(rig, info.id, "request"));
     MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
@@ -353,57 +382,149 @@ static void of_kills_at_the_same_time_all_succeed_or_find_it_gone(void **state)
             assert_int_equal(killers[i].err.kind, ERR_NOT_FOUND);
     }
     assert_true(succeeded >= 1);
+    rig_wait_ended(rig);
     assert_int_equal(rig->fake.stops, 1);
     assert_int_equal(rig->cuts, 1);
     check_events(rig, info.id, "created killed");
 }
 
-static void a_kill_that_the_driver_fails_may_be_tried_again(void **state)
+static void a_kill_is_answered_before_the_driver_has_ended_it(void **state)
 {
     struct rig *rig = *state;
-    struct sandbox_info info = rig_create(rig), got;
+    struct sandbox_info info = rig_create(rig), got, *list;
+    size_t count;
 
-    rig->fake.stop_failures = 1;
-    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
-    assert_true(rig_holds(rig, info.id));
-    assert_int_equal(rig_rows(rig), 1);
-    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
-    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err), ERR_CONFLICT);
+    rig_shut_stop_gate(rig, true);
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
-    check_nothing_is_left(rig);
+    assert_int_equal(rig_rows(rig), 0); /* so no crash brings it back */
+    check_events(rig, info.id, "created killed");
+    assert_null(sandbox_find(rig->all, info.id));
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
+    rig_wait_at_stop_gate(rig, 1);
+    assert_true(rig_holds(rig, info.id));
+    assert_true(sandboxes_are_ending(rig->all));
     assert_int_equal(rig->cuts, 1);
+    rig_shut_stop_gate(rig, false);
+    check_nothing_is_left(rig);
+    check_events(rig, info.id, "created killed");
 }
 
-static void what_the_driver_fails_to_end_is_tried_again_by_itself(void **state)
+static void a_front_that_dies_after_a_kill_leaves_the_rest_to_the_next_one(void **state)
 {
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig);
 
-    rig->fake.stop_failures = 1;
-    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
-    rig_turn(rig, RETRY_MS);
-    wait_until_gone(rig);
+    rig_shut_stop_gate(rig, true);
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig_stop(rig);
+    assert_true(rig_holds(rig, info.id)); /* keeper was never told */
+    rig_start(rig);
+    check_nothing_is_left(rig);
     check_events(rig, info.id, "created killed");
 }
 
-static void a_kill_does_not_wait_for_a_guest_that_takes_long_to_die(void **state)
+static void what_the_driver_fails_to_end_is_tried_again_and_seen_by_nobody(void **state)
 {
     struct rig *rig = *state;
-    struct sandbox_info info = rig_create(rig), got;
 
+    rig_stand();
+    struct sandbox_info info = rig_create(rig), got;
+    rig->fake.stop_failures = 2;
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    for (unsigned stops = 1; stops <= 2; stops++) {
+        while (stops_of(rig) < stops)
+            usleep(500);
+        assert_true(rig_holds(rig, info.id));
+        MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+        MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
+        rig_turn(rig, RETRY_MS);
+    }
+    check_nothing_is_left(rig);
+    assert_int_equal(rig->cuts, 1);
+    check_events(rig, info.id, "created killed");
+}
+
+static void a_row_that_cannot_be_removed_goes_once_the_driver_has_ended_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    removing.failures = 1;
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    assert_false(rig_holds(rig, info.id)); /* before the answer: its row would bring it back */
+    check_nothing_is_left(rig);
+    assert_int_equal(rig->cuts, 1);
+    assert_true(rig->cut_while_alive);
+    check_events(rig, info.id, "created killed");
+}
+
+static void a_kill_that_neither_store_nor_driver_does_fails_and_is_tried_again(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_stand();
+    struct sandbox_info info = rig_create(rig), got;
+    removing.failures = 1;
+    rig->fake.stop_failures = 1;
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
+    assert_int_equal(rig_rows(rig), 1);
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err), ERR_CONFLICT);
+    rig_turn(rig, RETRY_MS);
+    check_nothing_is_left(rig);
+    check_events(rig, info.id, "created killed");
+}
+
+static void a_kill_beside_another_waits_for_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct killer killers[2] = { { .rig = rig, .id = info.id }, { .rig = rig, .id = info.id } };
+    pthread_t threads[2];
+
+    removing.waits = true;
+    for (size_t i = 0; i < COUNT_OF(killers); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, kill_one, &killers[i]), 0);
+    for (struct sandbox *sb; (sb = sandbox_find(rig->all, info.id)); usleep(500))
+        sandbox_unref(sb);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_TIMEOUT); /* while the store hangs */
+    removing.waits = false;
+    for (size_t i = 0; i < COUNT_OF(killers); i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(killers[i].ok || killers[i].err.kind == ERR_TIMEOUT);
+    }
+    assert_true(killers[0].ok || killers[1].ok);
+    check_nothing_is_left(rig);
+    check_events(rig, info.id, "created killed");
+}
+
+static void a_guest_that_takes_long_to_die_keeps_its_place(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info got;
+
+    rig->config.sandboxes_max = 1;
+    rig_start(rig);
+    struct sandbox_info info = rig_create(rig);
     rig->fake.stop_sticks = true;
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig_wait_ended(rig); /* nothing waits for it any more… */
     assert_in_range(rig->fake.stop_patience_ms, 1, 1000);
     assert_int_equal(rig->cuts, 1);
-    assert_true(rig_holds(rig, info.id)); /* and so the row stays, and its place among all */
-    assert_int_equal(rig_rows(rig), 1);
-    assert_null(sandbox_find(rig->all, info.id));
-    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    assert_true(rig_holds(rig, info.id));
+    uint64_t began_ms = clock_mono_ms();
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &err), ERR_LIMIT); /* …no create either */
+    assert_true(clock_mono_ms() - began_ms < 1000);
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
     rig->fake.stop_sticks = false;
     rig_exit(rig, info.id);
     wait_until_gone(rig);
-    assert_int_equal(rig->fake.stop_patience_ms, 0); /* just asked */
+    while (rig->fake.stop_patience_ms)
+        usleep(500);
     check_events(rig, info.id, "created killed");
     assert_true(reason_is(rig, info.id, "request"));
 }
@@ -415,31 +536,86 @@ static void one_that_is_still_dying_is_not_found_alive_by_the_next_front(void **
 
     rig->fake.stop_sticks = true;
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig_wait_ended(rig);
     rig_stop(rig);
     rig_start(rig);
     assert_null(sandbox_find(rig->all, info.id));
-    assert_int_equal(rig_rows(rig), 1);
+    assert_int_equal(rig_rows(rig), 0);
     rig->fake.stop_sticks = false;
     rig_exit(rig, info.id);
     wait_until_gone(rig);
 }
 
-static void kills_of_one_that_somebody_ends_wait_for_a_moment_only(void **state)
+static void a_create_at_the_limit_waits_for_the_place_of_one_that_was_killed(void **state)
 {
     struct rig *rig = *state;
-    struct sandbox_info info = rig_create(rig);
-    struct killer killer = { .rig = rig, .id = info.id };
     pthread_t thread;
 
-    rig_shut_stop_gate(rig, true); /* keeper says nothing at all */
-    assert_int_equal(pthread_create(&thread, NULL, kill_one, &killer), 0);
-    for (struct sandbox *sb; (sb = sandbox_find(rig->all, info.id)); usleep(2000))
-        sandbox_unref(sb);
-    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_TIMEOUT); /* while the first one hangs */
+    rig->config.sandboxes_max = 1;
+    rig_start(rig);
+    for (int round = 0; round < 20; round++) { /* as a client that kills and creates again */
+        struct sandbox_info info = rig_create(rig);
+        MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    }
+    struct sandbox_info info = rig_create(rig);
+    struct creator creator = { .rig = rig };
+    rig_shut_stop_gate(rig, true);
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig_wait_at_stop_gate(rig, 1);
+    unsigned starts = rig->fake.starts;
+    assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
+    usleep(50000);
+    assert_int_equal(rig->fake.starts, starts); /* its place is taken until it is gone */
     rig_shut_stop_gate(rig, false);
     pthread_join(thread, NULL);
-    assert_true(killer.ok);
+    assert_true(creator.ok);
+    arena_done(&creator.arena);
+}
+
+static void a_create_does_not_wait_for_the_place_of_another_key(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info got;
+
+    rig->config.per_key_max = 1;
+    rig_start(rig);
+    rig->want.key_id = STR("k1");
+    rig_create(rig);
+    rig->want.key_id = STR("k2");
+    struct sandbox_info info = rig_create(rig);
+    rig_shut_stop_gate(rig, true);
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig->want.key_id = STR("k1");
+    uint64_t began_ms = clock_mono_ms();
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &err), ERR_LIMIT);
+    assert_true(clock_mono_ms() - began_ms < 1000);
+    rig->want.key_id = STR("k2"); /* and for that of its own only for a while */
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &err), ERR_LIMIT);
+    rig_shut_stop_gate(rig, false);
+    rig_wait_ended(rig);
+    rig_create(rig);
+}
+
+static void of_many_that_are_killed_some_die_at_a_time(void **state)
+{
+    struct rig *rig = *state;
+    struct str ids[100];
+
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        ids[i] = rig_create(rig).id;
+    rig_shut_stop_gate(rig, true);
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        MUST(sandbox_kill(rig->all, TEAM, ids[i], "request", &err));
+    assert_int_equal(rig_rows(rig), 0);
+    rig_wait_at_stop_gate(rig, LIMIT_ENDS);
+    rig_turn(rig, 0); /* all of the loop's work is done… */
+    assert_int_equal(rig->fake.at_stop_gate_count, LIMIT_ENDS);
+    assert_int_equal(rig->cuts, COUNT_OF(ids)); /* …and the connections of all are cut */
+    rig_shut_stop_gate(rig, false);
     check_nothing_is_left(rig);
+    assert_int_equal(rig->fake.stops, COUNT_OF(ids));
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        check_events(rig, ids[i], "created killed");
 }
 
 static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
@@ -678,8 +854,9 @@ static void a_running_sandbox_is_found_again_after_a_crash(void **state)
     MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &again, &err)); /* revisions go on where they were */
     assert_int_equal(again.deadline_us, got.deadline_us);
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
-    assert_int_equal(rig->cuts, 1);
     check_events(rig, info.id, "created updated updated killed");
+    rig_wait_ended(rig);
+    assert_int_equal(rig->cuts, 1);
 }
 
 static void a_deadline_that_passed_while_we_were_away_ends_it(void **state)
@@ -755,9 +932,13 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
 {
     struct rig *rig = *state;
 
+    rig_stand();
     rig_hold(rig, "istranger");
     rig->fake.stop_failures = 1;
+    rig->stays_busy = true;
     rig_start(rig);
+    while (stops_of(rig) < 1)
+        usleep(500);
     assert_true(rig_holds(rig, STR("istranger")));
     rig_turn(rig, RETRY_MS);
     rig_wait_empty(rig);
@@ -991,11 +1172,17 @@ int main(void)
         RUNNING(many_are_created_and_killed_at_once),
         RUNNING(a_kill_cuts_connections_before_it_ends_processes),
         RUNNING(of_kills_at_the_same_time_all_succeed_or_find_it_gone),
-        RUNNING(a_kill_that_the_driver_fails_may_be_tried_again),
-        RUNNING(what_the_driver_fails_to_end_is_tried_again_by_itself),
-        RUNNING(a_kill_does_not_wait_for_a_guest_that_takes_long_to_die),
+        RUNNING(a_kill_is_answered_before_the_driver_has_ended_it),
+        RUNNING(a_front_that_dies_after_a_kill_leaves_the_rest_to_the_next_one),
+        RUNNING(what_the_driver_fails_to_end_is_tried_again_and_seen_by_nobody),
+        RUNNING(a_row_that_cannot_be_removed_goes_once_the_driver_has_ended_it),
+        RUNNING(a_kill_that_neither_store_nor_driver_does_fails_and_is_tried_again),
+        RUNNING(a_kill_beside_another_waits_for_it),
+        MADE(a_guest_that_takes_long_to_die_keeps_its_place),
         RUNNING(one_that_is_still_dying_is_not_found_alive_by_the_next_front),
-        RUNNING(kills_of_one_that_somebody_ends_wait_for_a_moment_only),
+        MADE(a_create_at_the_limit_waits_for_the_place_of_one_that_was_killed),
+        MADE(a_create_does_not_wait_for_the_place_of_another_key),
+        RUNNING(of_many_that_are_killed_some_die_at_a_time),
         RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
         RUNNING(one_whose_guestd_had_no_memory_left_says_so),
         RUNNING(a_deadline_ends_the_sandbox),

@@ -288,13 +288,14 @@ static void a_kill_during_a_snapshot_ends_it_and_the_snapshot(void **state)
     begin(&taker, rig, info.id, run_take);
     wait_at_pause_gate(rig);
     begin(&killer, rig, info.id, run_kill);
-    wait_for_state(rig, info.id, SANDBOX_ENDING);
+    wait_for_state(rig, info.id, SANDBOX_KILLED);
     shut(rig, 0);
     pthread_join(taker.thread, NULL);
     pthread_join(killer.thread, NULL);
     assert_true(killer.ok);
     assert_false(taker.ok);
     assert_int_equal(taker.err.kind, ERR_NOT_FOUND);
+    rig_wait_ended(rig);
     assert_int_equal(rig_rows(rig), 0);
     assert_int_equal(rig_held_count(rig), 0);
     assert_int_equal(rig->fake.pause_calls[PAUSE_DROP], 1);

@@ -8,13 +8,12 @@
 
 /* Row: from. Column: to. The letters are those of the columns. */
 static const char *const want_table[SANDBOX_STATE_COUNT] = {
-    /*                        S R P p r s T E K I G */
-    [SANDBOX_STARTING] = "    . R P p . . T E . . .", [SANDBOX_RUNNING] = "     . . P . . s T E . . .",
-    [SANDBOX_PAUSING] = "     . R . p . . T E . . .", [SANDBOX_PAUSED] = "      . . . . r . T E . . .",
-    [SANDBOX_RESUMING] = "    . R . p . . T E . . .", [SANDBOX_SNAPSHOTTING] = ". R . . . . T E . . .",
-    [SANDBOX_STOPPING] = "    . . . . . . . E . . .", [SANDBOX_ENDING] = "      . . . . . . T . K . G",
-    [SANDBOX_KILLED] = "      . . . . . . . . . I .", [SANDBOX_REAPING] = "     . . . . . . . . K . G",
-    [SANDBOX_GONE] = "        . . . . . . . . . . .",
+    /*                        S R P p r s T E K G */
+    [SANDBOX_STARTING] = "    . R P p . . T E . .", [SANDBOX_RUNNING] = "     . . P . . s T E . .",
+    [SANDBOX_PAUSING] = "     . R . p . . T E . .", [SANDBOX_PAUSED] = "      . . . . r . T E . .",
+    [SANDBOX_RESUMING] = "    . R . p . . T E . .", [SANDBOX_SNAPSHOTTING] = ". R . . . . T E . .",
+    [SANDBOX_STOPPING] = "    . . . . . . . E . .", [SANDBOX_ENDING] = "      . . . . . . T . K .",
+    [SANDBOX_KILLED] = "      . . . . . . . . . G", [SANDBOX_GONE] = "        . . . . . . . . . .",
 };
 
 static bool wanted(int from, int to)
@@ -103,6 +102,7 @@ static enum sandbox_state found_as(struct rig *rig, enum sandbox_row_state row, 
         assert_int_equal(temp_store_ask(&rig->disk, sql), 1); /* the next front would find the same */
         MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
     }
+    rig_wait_ended(rig);
     assert_int_equal(rig_rows(rig), 0);
     assert_int_equal(rig_held_count(rig), 0);
     return found;
