@@ -280,10 +280,12 @@ class Server:
         return [row["sandboxID"] for row in answer.json]
 
     def kill_all(self):
+        """Returns when nothing of them runs: a kill is answered before."""
         while ids := self.running():  # a page of them
             for sandbox_id in ids:
                 answer = self.api("DELETE", f"/sandboxes/{sandbox_id}")
                 assert answer.status in (204, 404), answer
+            wait_for(lambda ids=ids: not any((self.data / "sandboxes" / sandbox_id).exists() for sandbox_id in ids))
 
     # ---- its processes ----
 

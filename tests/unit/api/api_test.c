@@ -20,6 +20,7 @@ static char *target(struct served *s, const char *path, const char *id)
 
 static void check_nothing_exists(struct served *s)
 {
+    rig_wait_ended(&s->rig);
     assert_int_equal(rig_rows(&s->rig), 0);
     assert_int_equal(rig_held_count(&s->rig), 0);
 }
@@ -812,18 +813,35 @@ static void a_create_on_a_full_disk_is_a_507_that_says_what_is_missing(void **st
     served_create(s, "{\"templateID\":\"base\"}");
 }
 
-static void a_kill_that_the_driver_fails_is_a_503_that_may_be_repeated(void **state)
+static void a_kill_is_answered_though_the_driver_fails(void **state)
 {
     struct served *s = *state;
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
 
     s->rig.fake.stop_failures = 1;
+    assert_int_equal(CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL).status, 204);
+    struct http_answer answer = CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
+    check_error(s, &answer, 404, NULL);
+    answer = CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL);
+    check_error(s, &answer, 404, NULL);
+    check_nothing_exists(s); /* it is tried again */
+}
+
+static void a_kill_that_neither_store_nor_driver_does_is_a_503_that_may_be_repeated(void **state)
+{
+    struct served *s = *state;
+    const char *id = served_create(s, "{\"templateID\":\"base\"}");
+
+    s->rig.fake.stop_failures = 1;
+    temp_store_by_hand(&s->rig.disk, "CREATE TRIGGER refuse BEFORE DELETE ON sandboxes "
+                                     "BEGIN SELECT RAISE(ABORT, 'not now'); END");
     struct http_answer answer = CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL);
     check_error(s, &answer, 503, NULL);
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "true");
     assert_string_equal(answer_header(s, &answer, "Retry-After"), "1");
     answer = CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
     check_error(s, &answer, 404, NULL);
+    temp_store_by_hand(&s->rig.disk, "DROP TRIGGER refuse");
     assert_int_equal(CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL).status, 204);
     check_nothing_exists(s);
 }
@@ -1020,7 +1038,8 @@ int main(void)
         SERVED(a_create_that_fails_says_so_once_and_leaves_nothing),
         MADE(past_the_limit_a_create_is_a_429_that_is_not_worth_repeating),
         SERVED(a_create_on_a_full_disk_is_a_507_that_says_what_is_missing),
-        SERVED(a_kill_that_the_driver_fails_is_a_503_that_may_be_repeated),
+        SERVED(a_kill_is_answered_though_the_driver_fails),
+        SERVED(a_kill_that_neither_store_nor_driver_does_is_a_503_that_may_be_repeated),
         SERVED(a_client_that_goes_away_during_a_create_does_no_harm),
         SERVED(a_create_that_is_sent_again_makes_no_second_sandbox),
         SERVED(a_repeat_that_overtakes_the_first_is_told_to_wait),

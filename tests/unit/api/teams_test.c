@@ -82,6 +82,7 @@ static void an_administrator_counts_and_kills_a_teams_sandboxes(void **state)
                      200);
     assert_int_equal(got_int(s, "killedCount"), 2);
     assert_int_equal(got_int(s, "failedCount"), 0);
+    rig_wait_ended(&s->rig);
     assert_int_equal(rig_held_count(&s->rig), 0);
     answer = CALL_WITH(s, "POST", "/admin/teams/none/sandboxes/kill", NULL, ADMIN_TOKEN);
     check_error(s, &answer, 404, "no team");
@@ -228,6 +229,7 @@ static void a_team_with_keys_or_sandboxes_is_deleted_by_force_only(void **state)
     assert_int_equal(CALL_WITH(s, "DELETE", forced, NULL, ADMIN_TOKEN).status, 200);
     assert_int_equal(got_int(s, "revokedCount"), 1);
     assert_int_equal(got_int(s, "killedCount"), 1);
+    rig_wait_ended(&s->rig);
     assert_int_equal(rig_held_count(&s->rig), 0);
     answer = served_call_bare(s, "GET", "/sandboxes", NULL, &theirs, 1); /* though its key was known a moment ago */
     check_error(s, &answer, 401, "revoked");
@@ -264,6 +266,7 @@ static void a_team_with_a_sandbox_that_starts_is_not_deleted_under_it(void **sta
     close(fd);
     assert_int_equal(CALL_WITH(s, "DELETE", forced, NULL, ADMIN_TOKEN).status, 200);
     assert_int_equal(got_int(s, "killedCount"), 1);
+    rig_wait_ended(&s->rig);
     assert_int_equal(rig_held_count(&s->rig), 0);
     assert_int_equal(rig_rows(&s->rig), 0);
 }
