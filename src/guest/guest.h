@@ -76,7 +76,7 @@ struct guest {
     size_t caller_env_count;
 };
 
-/* Take over what a SETUP says. */
+/* Take over what a SETUP says. interpreter_set_up() follows. */
 void guest_set_up(struct guest *guest, const struct guestlink_setup *setup);
 
 /* Every request to the public port (an http_request_fn; the context is the guest). */

@@ -7,6 +7,7 @@
  */
 #include "guest/link.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -131,7 +132,12 @@ static void set_up(struct link *link, const struct guestlink_setup *setup)
     pause_resumed(link->guest);
     answer(link, NULL);
     journal_listen(link->guest->journal, link->stream);
-    /* After the answer, so that no create waits for it; before anything is read that could start a process. */
+    /*
+     * After the answer, so that no create waits for the files that these read and write; before anything is read that could
+     * start a process. The host has few processors: the thread that waits for the answer may wait for this one too.
+     */
+    (void)sched_yield();
+    interpreter_set_up(link->guest->interpreter);
     tell_network(&setup->network);
 }
 
