@@ -7,14 +7,12 @@
  * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has a
  * row. If the team was removed before that, it is missing here, and the sandbox is killed: no key could reach it.
  */
-static bool team_is_there(const struct actions *actions, const struct caller *caller, struct str id,
-                          struct arena *arena, struct err *err)
+static bool team_is_there(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
 {
     struct str team_id = str_from(caller->team_id);
-    struct team_row team;
     struct err kill_err;
 
-    if (store_team_get(actions->store, team_id, arena, &team, err))
+    if (store_team_is_there(actions->store, team_id, err))
         return true;
     if (!sandbox_kill(actions->sandboxes, team_id, id, "admin", &kill_err))
         log_warn("sandbox %.*s: its team was deleted, and killing it failed: %s", STR_ARG(id), err_text(&kill_err));
@@ -168,7 +166,7 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
     note_use(actions, &template);
     if (template.build)
         count_spawn(actions, template.id);
-    return team_is_there(actions, caller, out->id, arena, err);
+    return team_is_there(actions, caller, out->id, err);
 }
 
 bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,

@@ -378,12 +378,19 @@ bool template_build_of(const struct actions *actions, const struct caller *calle
 bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct template_row *out, struct err *err)
 {
+    struct str team_id = str_from(caller->team_id);
     struct template_found found;
 
+    if (store_found_get(actions->store, team_id, ref, arena, out))
+        return true;
+    uint64_t version = store_version(actions->store);
     if (!template_named(actions, caller, ref, arena, &found, err))
         return false;
-    if (template_build_of(actions, caller, &found, arena, out, err))
+    if (template_build_of(actions, caller, &found, arena, out, err)) {
+        if (found.kind == TEMPLATE_OPERATOR) /* others have more than such a row, and a create changes some of it */
+            store_found_keep(actions->store, version, team_id, ref, out);
         return true;
+    }
     if (is_missing(err) && found.kind == TEMPLATE_SNAPSHOT)
         explain_missing(actions, caller, str_trim(ref), arena, err);
     return false;

@@ -237,5 +237,4 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     guest->is_set_up = true;
     if (is_copy)
         interpreter_copied(guest->interpreter);
-    interpreter_set_up(guest->interpreter);
 }

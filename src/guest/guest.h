@@ -78,7 +78,7 @@ struct guest {
     bool owes_network;                /* …and has not yet */
 };
 
-/* Take over what a SETUP says. */
+/* Take over what a SETUP says. interpreter_set_up() follows. */
 void guest_set_up(struct guest *guest, const struct guestlink_setup *setup);
 
 /* Every request to the public port (an http_request_fn; the context is the guest). */

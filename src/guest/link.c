@@ -140,6 +140,8 @@ static void set_up(struct link *link, const struct guestlink_setup *setup)
     pause_resumed(link->guest);
     answer(link, NULL);
     journal_listen(link->guest->journal, link->stream);
+    /* After the answer, so that no create waits for it; before anything is read that could start a process. */
+    interpreter_set_up(link->guest->interpreter);
     if (!is_first) /* one that came back or is a copy: its programs run */
         link_tell_network(link->guest);
 }

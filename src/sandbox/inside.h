@@ -270,6 +270,8 @@ void pool_free(struct pool *pool); /* after the workers have ended; sandboxes ke
  * demand is noted. With the lock held.
  */
 struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, int *out_guestlink_fd) must_use;
+/* The create that has taken one is over: another one may be started. With the lock held. */
+void pool_taken(struct pool *pool);
 /* This layer is about to be removed: what is made of it is ended, and no more is given out. With the lock held. */
 void pool_drop_layer(struct pool *pool, struct str layer);
 /* The driver says that it has ended. False: it does not wait in the pool. With the lock held. */

@@ -340,7 +340,8 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
 
 /*
  * One from the pool has started already, so its row begins as running; a front that finds it without a row ends it. The row
- * is written while guestd takes its SETUP.
+ * is written while guestd takes its SETUP, and the policy is sent meanwhile too: nothing inside connects to anything before the
+ * caller has its answer.
  */
 static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, int *guestlink_fd, struct arena *arena,
                          struct sandbox_info *out, struct err *err)
@@ -348,7 +349,6 @@ static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, in
     uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
     struct sandbox_row row;
 
-    sandbox_send_policy(sb); /* as in start() */
     if (!tell_guest(sb, envs_of(want, arena), want->env_count, false, *guestlink_fd, until_ms, arena, err))
         return false;
     start_clock(sb, want->timeout_s);
@@ -359,6 +359,7 @@ static bool begin_pooled(struct sandbox *sb, const struct sandbox_want *want, in
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         sb->kept_us = sb->deadline_us; /* the store has its beginning, so its end is an event too */
     }
+    sandbox_send_policy(sb);
     if (!guest_setup_await(*guestlink_fd, until_ms, err))
         return false;
     begin_log(sb, guestlink_fd);
@@ -421,11 +422,14 @@ static bool create_once(struct sandboxes *all, const struct sandbox_want *want, 
     }
     *out_pooled = pooled != NULL;
     struct sandbox *sb = take_place(all, want, pooled, err);
-    if (!sb)
-        return false;
-    if (pooled ? begin_pooled(sb, want, &guestlink_fd, arena, out, err)
-               : start(sb, want, arena, err) && begin_to_run(sb, want->timeout_s, arena, out, err))
-        return true;
+    bool ok = sb && (pooled ? begin_pooled(sb, want, &guestlink_fd, arena, out, err)
+                            : start(sb, want, arena, err) && begin_to_run(sb, want->timeout_s, arena, out, err));
+    if (pooled) {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        pool_taken(all->pool);
+    }
+    if (ok || !sb)
+        return ok;
     (void)err_wrap(err, "start sandbox %s", sb->id);
     err->kind = kind_for_asker(err, want->image.len > 0);
     undo(sb, err->kind == ERR_TIMEOUT);

@@ -20,8 +20,10 @@
  * When all kinds together want more than the pool may have, each gets LEAST, the last used ones first, and of the rest a part in
  * proportion (share_out()). Starts and ends go by the same shares, so that none undoes the other.
  *
- * Workers start, warm and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Refills wait
- * for a short rest after a create, because a burst needs the processors for itself, unless the kind is running dry.
+ * Workers start, warm and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Creates need
+ * the processors for themselves, so refills wait (refill_from_ms()): until the create that took one is over; for a rest without
+ * a create, unless less than half of a kind is left; and while creates go on, there is one at a time. None of this holds for a
+ * kind of which none is left.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +41,7 @@ enum {
     LEAST = 2,
     RECENT_MS = 1000,
     REST_MS = 20,
+    BRIEF_MS = 2, /* a create from the pool is over by then */
     SHRINK_MS = 30 * 1000,
     FORGET_MS = 10 * 60 * 1000,
     LOOK_MS = 5000,        /* between looks at the machine's memory while some wait */
@@ -460,6 +463,16 @@ static unsigned have(const struct kind *kind)
     return kind->ready_count + kind->making;
 }
 
+/* When one more of a kind that lacks some may be started. */
+static uint64_t refill_from_ms(const struct kind *kind)
+{
+    uint64_t from_ms = 0;
+
+    if (kind->ready_count)
+        from_ms = kind->used_ms + (have(kind) * 2 < kind->share && !kind->making ? BRIEF_MS : REST_MS);
+    return kind->start.pause_ms ? MAX(from_ms, kind->start.at_ms) : from_ms;
+}
+
 /* The kind that has the smallest part of its share, if one of it is to be started. *next_ms: when to look again. */
 static struct kind *choose_start(const struct pool *pool, uint64_t now_ms, uint64_t *next_ms)
 {
@@ -468,8 +481,7 @@ static struct kind *choose_start(const struct pool *pool, uint64_t now_ms, uint6
     for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
         if (have(kind) >= kind->share)
             continue;
-        uint64_t from_ms = have(kind) * 2 < kind->share ? 0 : kind->used_ms + REST_MS;
-        from_ms = kind->start.pause_ms ? MAX(from_ms, kind->start.at_ms) : from_ms;
+        uint64_t from_ms = refill_from_ms(kind);
         if (from_ms > now_ms)
             *next_ms = MIN(*next_ms, from_ms);
         else if (!found || have(kind) * found->share < have(found) * kind->share)
@@ -661,10 +673,10 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     if (!kind->target)
         make_room(pool, kind);
     note_demand(pool, kind, clock_mono_ms());
-    look_again(pool);
     struct pooled *one = best_ready(kind);
     if (!one) {
         pool->figures.missed++;
+        look_again(pool);
         return NULL;
     }
     pool->figures.taken++;
@@ -674,6 +686,11 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     *out_guestlink_fd = take_fd(&one->guestlink_fd);
     free_pooled(pool, one);
     return sb;
+}
+
+void pool_taken(struct pool *pool)
+{
+    look_again(pool);
 }
 
 bool pool_exited(struct pool *pool, struct str id)

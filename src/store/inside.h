@@ -5,6 +5,7 @@
 #define STORE_INSIDE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/limits.h"
 #include "base/lock.h"
@@ -40,11 +41,23 @@ struct mail_key_cache {
     uint64_t changes;
 };
 
+/* See found.c. Its lock is never held across a query. */
+struct found_cache {
+    pthread_mutex_t lock;
+    uint64_t version; /* of the store; all below is what was found at that version */
+    struct map by_name;
+    unsigned count;
+    char team_id[STORE_UUID_BYTES]; /* empty: none */
+    uint64_t team_until_ms;
+};
+
 struct store {
     pthread_mutex_t lock; /* around sql */
     struct sql *sql;
     struct key_cache keys;
     struct mail_key_cache mail_keys;
+    struct found_cache found;
+    _Atomic uint64_t version; /* see found.c */
     unsigned char seed[SEED_BYTES];
     char node_id[LIMIT_ID_BYTES];
     char default_team[STORE_UUID_BYTES];
@@ -64,6 +77,9 @@ void keys_init(struct store *store);
 void keys_done(struct store *store);
 void mail_keys_init(struct store *store);
 void mail_keys_done(struct store *store);
+void found_init(struct store *store);
+void found_watch(struct store *store); /* once sql is there */
+void found_done(struct store *store);
 /* Reads the time of the last event. */
 bool events_load(struct store *store, struct err *err) must_use;
 /* Marks this node's running repeats as lost: their server has ended. */

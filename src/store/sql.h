@@ -83,6 +83,11 @@ static inline struct sql_value sql_text_or_null(struct str text)
 /* Several statements without parameters: migrations. */
 bool sql_script(struct sql *sql, const char *script, struct err *err) must_use;
 bool sql_exec(struct sql *sql, const char *query, const struct sql_value *args, size_t count, struct err *err) must_use;
+/*
+ * Calls fn for each row that a query of this connection inserts, updates or deletes, with its table, before the commit. Not for
+ * a DELETE without WHERE, and not for tables WITHOUT ROWID.
+ */
+void sql_on_change(struct sql *sql, void (*fn)(void *context, const char *table), void *context);
 int64_t sql_changed(const struct sql *sql); /* rows that the last sql_exec() changed */
 
 enum sql_durability {

@@ -74,6 +74,8 @@ struct sql {
     unsigned commits;                /* since the start; see ROOM_COMMITS */
     int log_fd, index_fd;            /* -wal and -shm, see open_beside(); or -1 */
     bool is_alone;                   /* no other connection can read the database */
+    void (*on_change)(void *context, const char *table);
+    void *on_change_context;
 };
 
 static bool is_nearly_full(const char *path)
@@ -493,6 +495,23 @@ bool sql_exec(struct sql *sql, const char *query, const struct sql_value *args, 
     bool there;
 
     return sql_select(sql, query, args, count, &rows, err) && sql_next(&rows, &there, err);
+}
+
+static void on_update(void *context, int what, const char *database, const char *table, sqlite3_int64 row)
+{
+    const struct sql *sql = context;
+
+    (void)what;
+    (void)database;
+    (void)row;
+    sql->on_change(sql->on_change_context, table);
+}
+
+void sql_on_change(struct sql *sql, void (*fn)(void *context, const char *table), void *context)
+{
+    sql->on_change = fn;
+    sql->on_change_context = context;
+    (void)sqlite3_update_hook(sql->db, on_update, sql);
 }
 
 int64_t sql_changed(const struct sql *sql)

@@ -203,12 +203,14 @@ struct store *store_open(const char *path, struct str node_id, struct err *err)
     pthread_mutex_init(&store->lock, NULL);
     keys_init(store);
     mail_keys_init(store);
+    found_init(store);
     store->sql = sql_open(path, err);
     if (!store->sql || !load(store, err)) {
         (void)err_wrap(err, "store %s", path);
         store_close(store);
         return NULL;
     }
+    found_watch(store);
     return store;
 }
 
@@ -226,6 +228,7 @@ void store_close(struct store *store)
     sql_close(store->sql);
     keys_done(store);
     mail_keys_done(store);
+    found_done(store);
     pthread_mutex_destroy(&store->lock);
     sodium_memzero(store->seed, sizeof store->seed);
     free(store);

@@ -56,6 +56,8 @@ bool store_team_list(struct store *store, struct arena *arena, struct team_row *
 /* ERR_NOT_FOUND. */
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
+/* The same, mostly without a query. */
+bool store_team_is_there(struct store *store, struct str id, struct err *err) must_use;
 bool store_team_by_slug(struct store *store, struct str slug, struct arena *arena, struct team_row *out,
                         struct err *err) must_use;
 /* The slug becomes its name too. ERR_CONFLICT when it is taken. */
@@ -137,6 +139,16 @@ bool store_template_put(struct store *store, const struct template_row *row, str
 bool store_template_remove(struct store *store, struct str id, struct err *err) must_use; /* fine when absent */
 /* Removes this node's templates that are not among these. */
 bool store_template_keep(struct store *store, const struct str *ids, size_t count, struct err *err) must_use;
+/*
+ * What a name of a template was found to mean for a team, kept as long as nothing has changed that a search for templates
+ * reads. Only for rows as store_template_get() gives them. Take the version before the search: what is kept for one that is
+ * over by now is not given out.
+ */
+uint64_t store_version(struct store *store) must_use;
+bool store_found_get(struct store *store, struct str team_id, struct str name, struct arena *arena,
+                     struct template_row *out) must_use;
+void store_found_keep(struct store *store, uint64_t version, struct str team_id, struct str name,
+                      const struct template_row *row);
 /* The team's own and those for all teams; oldest first. */
 bool store_template_list(struct store *store, struct str team_id, struct arena *arena, struct template_row **out,
                          size_t *out_count, struct err *err) must_use;

@@ -628,8 +628,8 @@ void interpreter_set_up(struct interpreter *all)
     struct user user;
     struct err ignored;
 
-    if (!all)
-        return;
+    if (!all || !python_has_spare(all->python))
+        return; /* without a look at the files of users */
     arena_init(&arena);
     bool has_user = api_default_user(all->guest, &arena, &user, &ignored); /* a request will say that there is none */
     python_set_up(all->python, has_user ? &user : NULL);

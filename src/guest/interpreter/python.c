@@ -651,6 +651,11 @@ void python_warm(struct python *python, void (*done)(struct guest *guest, const 
     }
 }
 
+bool python_has_spare(const struct python *python)
+{
+    return python->spare != NULL;
+}
+
 void python_set_up(struct python *python, const struct user *user)
 {
     struct err ignored; /* the fallback will do */

@@ -21,6 +21,8 @@ void python_free(struct python *python);
 void python_take_zygote(struct python *python, int fd);
 /* See interpreter_warm(). */
 void python_warm(struct python *python, void (*done)(struct guest *guest, const struct err *err));
+/* Is there an interpreter of python_warm(), or one on its way? */
+bool python_has_spare(const struct python *python);
 /* See interpreter_set_up(). `user` is that of the interpreters from now on; NULL: there is none. */
 void python_set_up(struct python *python, const struct user *user);
 /* See interpreter_prepare(). */
