@@ -1,7 +1,7 @@
 /*
  * The end of a sandbox. The caller's part ends when its row has gone, with the event of its end: from then on no call finds it,
- * and no crash brings it back, because the next front ends what keeper holds without a row. The rest happens behind the answer,
- * on the loop, which never waits:
+ * and no crash of a role brings it back, because the next front ends what keeper holds without a row. (After a power cut in the
+ * next seconds a paused one may be there again.) The rest happens behind the answer, on the loop, which never waits:
  *
  *   1. cut    the proxy's connections, before the caller is answered (the answer comes through the same loop) and before
  *             anything inside dies: a client must not take a cut answer for a complete one
@@ -121,6 +121,7 @@ static void ask_later(struct sandbox *sb, const struct err *why)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         was_slow = sb->is_slow;
         sb->is_slow |= !why;
+        sb->stop_failed |= why != NULL;
         sb->retry_ms = clock_mono_ms() + (why ? RETRY_MS : sb->exited ? 0 : ASK_MS);
         pthread_cond_broadcast(&all->changed);
     }
@@ -225,9 +226,12 @@ static void on_end_task(struct loop_task *task)
 
     sandbox_cut(sb);
     if (waits_for_workers(sb)) {
+        sandbox_shut_network(sb);
         sandboxes_look(sb->all);
         return;
     }
+    if (sb->all->stop_count >= LIMIT_ENDS)
+        sandbox_shut_network(sb);
     stops_add(sb);
     stops_step(sb->all);
 }

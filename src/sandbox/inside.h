@@ -98,8 +98,9 @@ struct sandbox {
     int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
     const char *reason;      /* why it ends */
-    uint64_t retry_ms;       /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: it is in good hands */
+    uint64_t retry_ms;       /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: the loop or the driver has it */
     bool is_slow;            /* KILLED: everything inside is dead, and the kernel takes long to free it */
+    bool stop_failed;        /* the driver could not stop it: its place may take long to be free */
     uint64_t sampled_ms;     /* when its use was last measured; 0: never */
     bool has_network;        /* the driver gave it one, so its policy counts; set before it runs */
     char *policy;            /* packed net_policy; NULL: it reaches nothing */
@@ -304,6 +305,7 @@ uint64_t sandbox_woken_s(const struct sandbox *sb);
 void sandbox_resume_again(struct sandbox *sb);
 enum {
     SANDBOX_TURN_MS = 60000,       /* how long a caller waits for what another has begun */
+    SANDBOX_PLACE_MS = 2000,       /* how long a create or a resume waits, with its worker, for the place of one that ends */
     SANDBOX_WRITE_AFTER_MS = 2000, /* a frozen one is written to disk after this: who pauses for a moment gets a thaw */
 };
 /* Waits for any change. With the lock held; ERR_TIMEOUT when `until` has passed. */
@@ -346,6 +348,8 @@ void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
 bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out);
 /* Sends the policy to egress. Does not wait. */
 void sandbox_send_policy(struct sandbox *sb);
+/* For one that was killed but still runs: has egress cut its connections to the outside and allow no others. Does not wait. */
+void sandbox_shut_network(const struct sandbox *sb);
 /* Is there anything outside that it may reach? */
 bool sandbox_reaches_out(const struct net_policy *network);
 /* What guestd tells its programs. Text is in the arena, or the manager's. */

@@ -14,8 +14,6 @@
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
-enum { PLACE_MS = 2000 }; /* how long a create waits for the place of others that are ending, with its worker */
-
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
 {
     int64_t left_us = deadline_us - clock_wall_us();
@@ -105,7 +103,7 @@ static unsigned count_others(const struct sandboxes *all, const struct sandbox *
 
     for (size_t i = 0; (other = map_next(&all->by_id, &i));)
         count += other != sb && (other->state != SANDBOX_PAUSED || other->held <= HELD_FROZEN) &&
-                 (which == COUNT_ALL || other->state < SANDBOX_STOPPING || other->is_slow) &&
+                 (which == COUNT_ALL || other->state < SANDBOX_STOPPING || other->is_slow || other->stop_failed) &&
                  (!key_id.at || str_eq(str_from(other->key_id), key_id));
     return count;
 }
@@ -144,47 +142,45 @@ bool sandbox_place_is_coming(const struct sandbox *sb)
 }
 
 /*
- * The same as has_place(), but a kill is answered before its place is free: a create that comes right after it waits for that.
- * Releases the lock meanwhile.
+ * The same as has_place(), but a kill is answered before its place is free: a create right after a kill waits for the killed
+ * one's place. Releases the lock meanwhile.
  */
-static bool await_place(struct sandboxes *all, const struct sandbox *sb, struct str key_id, struct err *err)
+static bool await_place(struct sandboxes *all, struct str key_id, struct err *err)
 {
-    struct timespec until = mono_after(PLACE_MS);
+    struct timespec until = mono_after(SANDBOX_PLACE_MS);
+    bool in_time = true;
     struct err ignored;
 
-    while (!has_place(all, sb, key_id, COUNT_ALL, err))
-        if (!has_place(all, sb, key_id, COUNT_LASTING, &ignored) ||
-            pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
+    while (!has_place(all, NULL, key_id, COUNT_ALL, err)) {
+        if (!in_time || !has_place(all, NULL, key_id, COUNT_LASTING, &ignored))
             return false;
+        in_time = pthread_cond_timedwait(&all->changed, &all->lock, &until) == 0;
+    }
     return true;
 }
 
 /*
- * Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts.
- * `pooled`: one from the pool, which is ours; NULL: a new one.
+ * Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts. It is one
+ * from the pool, with its guestlink, if `from_pool` and there is one; *out_pooled says so. All with the lock held at once: of
+ * many creates that wait for one place, one takes a sandbox out of the pool.
  */
-static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct sandbox *pooled,
-                                  struct err *err)
+static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, bool from_pool,
+                                  int *out_guestlink_fd, bool *out_pooled, struct err *err)
 {
-    struct sandbox *sb = pooled ? pooled : sandbox_new_named(all);
-    struct err stop_err;
-    bool gone;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
 
+    *out_pooled = false;
+    if (!await_place(all, want->key_id, err))
+        return NULL;
+    struct sandbox *sb = from_pool ? pool_take(all->pool, want, out_guestlink_fd) : NULL;
+    *out_pooled = sb != NULL;
+    if (!sb)
+        sb = sandbox_new_named(all);
     copy_want(sb, want);
     sb->started_us = clock_wall_us();
     sb->deadline_us = sb->started_us;
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (await_place(all, sb, str_from(sb->key_id), err)) {
-            sandbox_enlist(sb);
-            return sb;
-        }
-    }
-    /* Others have taken the last places meanwhile. */
-    if (pooled && !driver_stop_wait(all->config.driver, sb->id, 0, &gone, &stop_err))
-        log_warn("sandbox %s: from the pool, not used and not ended: %s", sb->id, err_text(&stop_err));
-    sandbox_unref(sb);
-    return NULL;
+    sandbox_enlist(sb);
+    return sb;
 }
 
 bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str image, struct plan *out, struct err *err)
@@ -411,25 +407,18 @@ static bool create_once(struct sandboxes *all, const struct sandbox_want *want, 
                         struct sandbox_info *out, bool *out_pooled, struct err *err)
 {
     auto_close int guestlink_fd = -1;
-    struct sandbox *pooled = NULL;
+    struct sandbox *sb = take_place(all, want, from_pool, &guestlink_fd, out_pooled, err);
 
-    *out_pooled = false;
-    if (from_pool) {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (!await_place(all, NULL, want->key_id, err))
-            return false;
-        pooled = pool_take(all->pool, want, &guestlink_fd);
-    }
-    *out_pooled = pooled != NULL;
-    struct sandbox *sb = take_place(all, want, pooled, err);
-    bool ok = sb && (pooled ? begin_pooled(sb, want, &guestlink_fd, arena, out, err)
-                            : start(sb, want, arena, err) && begin_to_run(sb, want->timeout_s, arena, out, err));
-    if (pooled) {
+    if (!sb)
+        return false;
+    bool ok = *out_pooled ? begin_pooled(sb, want, &guestlink_fd, arena, out, err)
+                          : start(sb, want, arena, err) && begin_to_run(sb, want->timeout_s, arena, out, err);
+    if (*out_pooled) {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         pool_taken(all->pool);
     }
-    if (ok || !sb)
-        return ok;
+    if (ok)
+        return true;
     (void)err_wrap(err, "start sandbox %s", sb->id);
     err->kind = kind_for_asker(err, want->image.len > 0);
     undo(sb, err->kind == ERR_TIMEOUT);

@@ -424,7 +424,10 @@ static struct ending *take(struct sandbox *sb, const char *reason, bool pauses, 
     return ending;
 }
 
-/* Takes those that are due into STOPPING or PAUSING, and KILLED ones into the loop's queue; says when the next one will be (UINT64_MAX: none). With the lock held. */
+/*
+ * Takes those that are due into STOPPING or PAUSING, and KILLED ones into the loop's queue; says when the next one will be
+ * (UINT64_MAX: none). With the lock held.
+ */
 static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
 {
     struct ending *taken = NULL;

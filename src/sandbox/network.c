@@ -170,6 +170,16 @@ void sandbox_send_policy(struct sandbox *sb)
     send_policy(sb);
 }
 
+void sandbox_shut_network(const struct sandbox *sb)
+{
+    const struct sandboxes_config *config = &sb->all->config;
+    auto_buf struct buf nothing = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
+
+    net_policy_pack(&nothing, &(struct net_policy){ 0 });
+    if (config->send_policy && sb->has_network)
+        config->send_policy(config->context, sb->id, buf_str(&nothing));
+}
+
 void sandboxes_send_policies(struct sandboxes *all)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);

@@ -973,16 +973,21 @@ enum resume_turn {
 /* With the lock held. */
 static enum resume_turn begin_resume(struct sandbox *sb, enum resume_how how, struct err *err)
 {
-    struct timespec until = mono_after(SANDBOX_TURN_MS);
-    bool joined = false, ok = true;
+    struct timespec until = mono_after(SANDBOX_TURN_MS), place_until = mono_after(SANDBOX_PLACE_MS);
+    bool joined = false, ok = true, no_place = false;
+    struct err ignored;
 
     while (ok) {
         switch (sb->state) {
         case SANDBOX_RUNNING:
             return joined ? RESUME_JOINED : RESUME_RUNS;
         case SANDBOX_PAUSED:
-            if (sb->is_writing || sandbox_place_is_coming(sb)) {
+            if (sb->is_writing) {
                 ok = sandbox_await_change(sb, &until, err);
+                break;
+            }
+            if (!no_place && sandbox_place_is_coming(sb)) {
+                no_place = !sandbox_await_change(sb, &place_until, &ignored); /* may_resume() says so */
                 break;
             }
             ok = may_resume(sb, how, err);

@@ -140,10 +140,14 @@ bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline
 
     if (!sql_begin(store->sql, SQL_LAZY, err))
         return err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
-    bool ok =
-        sql_exec(store->sql, "UPDATE sandboxes SET deadline_us = $1, revision = $2 WHERE id = $3 AND revision < $2",
-                 SQL_ARGS(sql_int(deadline_us), sql_int(revision), sql_text(id)), err) &&
-        event_insert(store, event, err);
+    /* A later change may have been written first: then the deadline stays, and this one is an event all the same. */
+    bool ok = sql_exec(store->sql,
+                       "UPDATE sandboxes SET deadline_us = CASE WHEN revision < $1 THEN $2 ELSE deadline_us END, "
+                       "revision = CASE WHEN revision < $1 THEN $1 ELSE revision END WHERE id = $3",
+                       SQL_ARGS(sql_int(revision), sql_int(deadline_us), sql_text(id)), err);
+    if (ok && sql_changed(store->sql) != 1)
+        ok = err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible", STR_ARG(id));
+    ok = ok && event_insert(store, event, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
 }
 

@@ -9,9 +9,9 @@
  *
  * Checkpoints: copying the log to the database needs two fsyncs, milliseconds in which no query can run. A program that
  * never forks can have a second connection with a thread of its own for this (sql_checkpoint_behind()). The thread makes a
- * checkpoint when a commit has made the log longer than LOG_PAGES. SQLite lets this go on beside reads and commits. The next commit after a complete checkpoint writes to the
- * start of the log again. If commits come faster than the disk takes them, or the thread's checkpoints fail, the log grows
- * to LOG_PAGES_MAX; then the commit makes the checkpoint itself.
+ * checkpoint when a commit has made the log longer than LOG_PAGES. SQLite lets this go on beside reads and commits. The next
+ * commit after a complete checkpoint writes to the start of the log again. If commits come faster than the disk takes them, or
+ * the thread's checkpoints fail, the log grows to LOG_PAGES_MAX; then the commit makes the checkpoint itself.
  *
  * Reserve: guests can fill the file system that the store is on, and then sandboxes must still be found, changed and
  * removed. So the space is allocated in advance, in files that are overwritten in place:

@@ -48,7 +48,7 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
  * What guestd may take. Its own limits add up to 328 MiB: output that it keeps (64), a listing (64), watchers (72),
  * buffers of all the streams that the edge opens (128). The rest is for the page cache of uploads and for the kernel's
  * part; where that is short the kernel writes back and waits, it does not kill. On v1 what an upload puts on a tmpfs
- * counts here too, and there is no writing that back: a file in /dev/shm larger than this is the sandbox's end.
+ * counts here too, and there is no writing that back: if it does not fit beside what `user` has, the kernel kills something.
  */
 const struct cgroup_limits cgroup_guestd_limits = {
     .memory_bytes = 384ull << 20,
@@ -501,15 +501,20 @@ static bool set_limits(struct cgroups *cgroups, const char *id, const char *leaf
 }
 
 /* `user` never has more than its own limits, so what is left of the sum for guestd is never less than guestd's. */
-static bool set_all_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+static struct cgroup_limits with_guestd(const struct cgroup_limits *limits)
 {
     const struct cgroup_limits *guestd = &cgroup_guestd_limits;
-    const struct cgroup_limits both = { .memory_bytes = limits->memory_bytes + guestd->memory_bytes,
-                                        .cpu_millis = limits->cpu_millis + guestd->cpu_millis,
-                                        .pids = limits->pids + guestd->pids };
 
-    return set_limits(cgroups, id, "user", limits, err) &&
-           set_limits(cgroups, id, guestd_place(cgroups), cgroup_has_guestd_leaf(cgroups) ? guestd : &both, err);
+    return (struct cgroup_limits){ .memory_bytes = limits->memory_bytes + guestd->memory_bytes,
+                                   .cpu_millis = limits->cpu_millis + guestd->cpu_millis,
+                                   .pids = limits->pids + guestd->pids };
+}
+
+static bool set_all_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    const struct cgroup_limits place = cgroup_has_guestd_leaf(cgroups) ? cgroup_guestd_limits : with_guestd(limits);
+
+    return set_limits(cgroups, id, "user", limits, err) && set_limits(cgroups, id, guestd_place(cgroups), &place, err);
 }
 
 bool cgroup_lay_out(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
@@ -648,7 +653,8 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
     for (size_t place = 0; place < COUNT_OF(places); place++) {
         (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, places[place]);
         for (int i = 0; i < cgroups->count && !seek.found; i++)
-            (void)each_process(cgroups->fds[i], path, is_sought, &seek);
+            if (i != CGROUP_FREEZER || cgroups->report.layout == CGROUP_V2) /* there <id> has all of its processes */
+                (void)each_process(cgroups->fds[i], path, is_sought, &seek);
     }
     return seek.found;
 }
@@ -921,17 +927,30 @@ static uint64_t parse_oom_kills(struct str text)
 
 uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
 {
+    static const char *const places[] = { "guestd", "." }; /* "." second: an earlier version made the first on v1 too */
     char file[64], room[512];
     struct str text;
     struct err ignored; /* then 0 is the answer */
 
-    (void)snprintf(file, sizeof file, "%s/%s", guestd_place(cgroups), oom_file(cgroups));
-    if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
-        return 0;
-    return parse_oom_kills(text);
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        (void)snprintf(file, sizeof file, "%s/%s", places[i], oom_file(cgroups));
+        if (cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
+            return parse_oom_kills(text);
+    }
+    return 0;
 }
 
 /* ---- limits that change ---- */
+
+static bool open_knob(const struct cgroups *cgroups, const char *id, const char *place, const struct cgroup_knob *knob,
+                      int *out_fd, struct err *err)
+{
+    char path[LIMIT_ID_BYTES + 64];
+
+    (void)snprintf(path, sizeof path, "%s/%s/%s", id, place, knob->file);
+    *out_fd = open_file(cgroups, knob->control, path, O_WRONLY);
+    return *out_fd >= 0 || (errno == ENOENT && knob->may_be_missing) || err_sys(err, "open %s", path);
+}
 
 bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgroup_reins *out, struct err *err)
 {
@@ -942,14 +961,13 @@ bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgr
         (struct cgroup_reins){ .layout = cgroups->report.layout, .events_fd = -1, .current_fd = -1, .reclaim_fd = -1 };
     size_t count = cgroup_knobs(out->layout, &cgroup_guestd_limits, knobs); /* only their names matter */
     for (size_t i = 0; i < count; i++) {
-        (void)snprintf(path, sizeof path, "%s/user/%s", id, knobs[i].file);
-        out->fds[i] = open_file(cgroups, knobs[i].control, path, O_WRONLY);
-        if (out->fds[i] < 0 && !(errno == ENOENT && knobs[i].may_be_missing)) {
-            (void)err_sys(err, "open %s", path);
+        out->above_fds[i] = -1;
+        out->count = i + 1;
+        if (!open_knob(cgroups, id, "user", &knobs[i], &out->fds[i], err) ||
+            (!cgroup_has_guestd_leaf(cgroups) && !open_knob(cgroups, id, ".", &knobs[i], &out->above_fds[i], err))) {
             cgroup_close_reins(out);
             return false;
         }
-        out->count = i + 1;
     }
     if (out->layout == CGROUP_V2) {
         (void)snprintf(path, sizeof path, "%s/user/memory.reclaim", id);
@@ -970,8 +988,10 @@ bool cgroup_open_reins(const struct cgroups *cgroups, const char *id, struct cgr
 
 void cgroup_close_reins(struct cgroup_reins *reins)
 {
-    for (size_t i = 0; i < reins->count; i++)
+    for (size_t i = 0; i < reins->count; i++) {
         fd_close(&reins->fds[i]);
+        fd_close(&reins->above_fds[i]);
+    }
     reins->count = 0;
     fd_close(&reins->events_fd);
     fd_close(&reins->current_fd);
@@ -1010,19 +1030,27 @@ static bool fit_in(const struct cgroup_reins *reins, uint64_t memory_bytes, stru
     return used <= memory_bytes || err_sys_num(err, EBUSY, "take memory back");
 }
 
+static bool write_knobs(const int *fds, const struct cgroup_knob *knobs, size_t count, struct err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        ssize_t len = (ssize_t)strlen(knobs[i].value);
+        if (fds[i] >= 0 && pwrite(fds[i], knobs[i].value, (size_t)len, 0) != len)
+            return err_sys(err, "write %s to %s", knobs[i].value, knobs[i].file);
+    }
+    return true;
+}
+
 bool cgroup_tighten(const struct cgroup_reins *reins, const struct cgroup_limits *limits, struct err *err)
 {
-    struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
+    const struct cgroup_limits both = with_guestd(limits);
+    struct cgroup_knob knobs[CGROUP_KNOBS_MAX], above[CGROUP_KNOBS_MAX];
 
     if (reins->layout == CGROUP_V2 && !fit_in(reins, limits->memory_bytes, err))
         return false;
     (void)cgroup_knobs(reins->layout, limits, knobs);
-    for (size_t i = 0; i < reins->count; i++) {
-        ssize_t len = (ssize_t)strlen(knobs[i].value);
-        if (reins->fds[i] >= 0 && pwrite(reins->fds[i], knobs[i].value, (size_t)len, 0) != len)
-            return err_sys(err, "write %s to %s", knobs[i].value, knobs[i].file);
-    }
-    return true;
+    (void)cgroup_knobs(reins->layout, &both, above);
+    /* <id> last: the kernel lets no quota be smaller than one below it. */
+    return write_knobs(reins->fds, knobs, reins->count, err) && write_knobs(reins->above_fds, above, reins->count, err);
 }
 
 uint64_t cgroup_user_oom_kills(const struct cgroup_reins *reins)

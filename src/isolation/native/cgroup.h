@@ -156,12 +156,14 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                       struct err *err) must_use;
 /*
- * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are. That
+ * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are, and on v1
+ * those of <id> with them. That
  * takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by open, closed by close.
  */
 struct cgroup_reins {
     enum cgroup_layout layout;
-    int fds[CGROUP_KNOBS_MAX]; /* by knob; -1: missing */
+    int fds[CGROUP_KNOBS_MAX];       /* by knob; -1: missing */
+    int above_fds[CGROUP_KNOBS_MAX]; /* v1: of <id>, which has guestd's limits too; else -1 */
     size_t count;
     int events_fd;              /* of memory */
     int current_fd, reclaim_fd; /* v2: what is in use, and to take it back; -1: none */

@@ -146,8 +146,8 @@ static bool enter_each(const int *fds, size_t count, struct err *err)
 }
 
 /*
- * To <id>, where we make a namespace, which takes the place we are in for its root; from there into the leaf. All writes
- * without a pause: on v1 only the first one waits for an RCU grace period.
+ * To <id>, where we make a namespace, which takes the place we are in for its root; from there, on v2, into the leaf. All
+ * writes without a pause: on v1 only the first one waits for an RCU grace period.
  */
 static bool enter_cgroup(const struct child_setup *setup, struct err *err)
 {

@@ -38,7 +38,7 @@ struct child_setup {
     int gate_fd;                      /* for tests: -1, or to be read from before the network is set up */
     int entry_fds[CGROUP_TREE_COUNT]; /* to enter <id> by, where we were not born there */
     size_t entry_count;
-    int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by, from there */
+    int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by, from there; none on v1 */
     size_t guestd_cgroup_count;
     int cgroup_fds[CGROUP_TREE_COUNT]; /* guestd's */
     size_t cgroup_count;

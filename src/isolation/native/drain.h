@@ -6,7 +6,7 @@
  * the memory cgroups of a sandbox outlive its directory (trash.h), and the kernel is told to take these pages back before they
  * are removed. That can take long, and a child does it, for some sandboxes at a time.
  *
- * A leaf with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
+ * A cgroup with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
  * read, and the next one wants them.
  *
  * Ownership  The cgroups and the trash outlive it.

@@ -962,8 +962,10 @@ static bool start_helper(struct restore *restore, struct err *err)
         give(&job, restore->user_fds[i]);
     for (size_t i = 0; i < restore->guestd_count; i++)
         give(&job, restore->guestd_fds[i]);
-    for (size_t i = 0; i < restore->reins.count; i++)
+    for (size_t i = 0; i < restore->reins.count; i++) {
         give(&job, restore->reins.fds[i]);
+        give(&job, restore->reins.above_fds[i]);
+    }
     give(&job, restore->reins.events_fd);
     give(&job, restore->reins.current_fd);
     give(&job, restore->reins.reclaim_fd);

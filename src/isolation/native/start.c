@@ -689,6 +689,9 @@ void native_start_cancel(struct driver *driver, const char *id)
     (void)err_set(&err, ERR_UNAVAILABLE, "the start of sandbox %s was cancelled, because front has ended", id);
     if (box)
         start_forget(box, &err);
+    box = box_find(native_of(driver), id);
+    if (box && box->keep == HELD_RUNNING) /* what is parked is listed, and front decides */
+        restore_forget(box, &err);
 }
 
 /* ---- from an image ---- */

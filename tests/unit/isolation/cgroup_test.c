@@ -199,8 +199,10 @@ static void on_v2_no_limit_is_set_below_what_is_in_use(void **state)
     struct err err;
 
     reins.count = cgroup_knobs(CGROUP_V2, &limits, knobs);
-    for (size_t i = 0; i < reins.count; i++)
+    for (size_t i = 0; i < reins.count; i++) {
         reins.fds[i] = a_file("");
+        reins.above_fds[i] = -1;
+    }
     assert_false(cgroup_tighten(&reins, &limits, &err));
     assert_int_equal(err.sys, EBUSY);
     check_text(reins.reclaim_fd, "1");

@@ -1087,8 +1087,26 @@ static void an_image_that_was_resumed_before_the_machine_went_down_is_refused(vo
     close(link_fd);
 }
 
-/* A limit of what has the sandbox's own limits. `v1` is a file of the controller's own tree, `v2` the same in the one tree. */
-static uint64_t limit_of(struct world *world, const char *id, const char *control, const char *v1, const char *v2)
+static uint64_t number_in(const char *control, const char *place, const char *leaf, const char *file)
+{
+    auto_free char *number = NULL;
+    char path[512];
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%.*s/%s/%s", control, (int)strcspn(place, "\n"), place, leaf,
+                   file);
+    if (!fd_read_file(AT_FDCWD, path, 64, &number, &len, &err))
+        fail_msg("%s", err_text(&err));
+    return strtoull(number, NULL, 10);
+}
+
+/*
+ * A limit of what has the sandbox's own limits. `v1` is a file of the controller's own tree, `v2` the same in the one tree.
+ * *out_with_guestd: on v1 the limit of both together; elsewhere 0.
+ */
+static uint64_t limit_of(struct world *world, const char *id, const char *control, const char *v1, const char *v2,
+                         uint64_t *out_with_guestd)
 {
     auto_free char *text = NULL;
     char path[512], want[32];
@@ -1108,12 +1126,8 @@ static uint64_t limit_of(struct world *world, const char *id, const char *contro
     }
     assert_non_null(place);
     place += strlen(want);
-    (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%.*s/%s/%s", control, (int)strcspn(place, "\n"), place, leaf,
-                   file);
-    auto_free char *number = NULL;
-    if (!fd_read_file(AT_FDCWD, path, 64, &number, &len, &err))
-        fail_msg("%s", err_text(&err));
-    return strtoull(number, NULL, 10);
+    *out_with_guestd = file == v1 ? number_in(control, place, ".", file) : 0;
+    return number_in(control, place, leaf, file);
 }
 
 static void one_that_has_used_up_its_limits_comes_back_and_has_them_again(void **state)
@@ -1136,9 +1150,11 @@ static void one_that_has_used_up_its_limits_comes_back_and_has_them_again(void *
         free(ask(link_fd, rows[i].swell));
         come_back(world, &plan, &link_fd);
         free(ask(link_fd, "ping"));
-        assert_int_equal(limit_of(world, plan.id, "pids", "pids.max", "pids.max"), plan.pids);
-        assert_int_equal(limit_of(world, plan.id, "memory", "memory.limit_in_bytes", "memory.max"),
-                         plan.memory_bytes + ((uint64_t)rows[i].more_mib << 20));
+        uint64_t both, want_bytes = plan.memory_bytes + ((uint64_t)rows[i].more_mib << 20);
+        assert_int_equal(limit_of(world, plan.id, "pids", "pids.max", "pids.max", &both), plan.pids);
+        assert_true(!both || both == plan.pids + cgroup_guestd_limits.pids);
+        assert_int_equal(limit_of(world, plan.id, "memory", "memory.limit_in_bytes", "memory.max", &both), want_bytes);
+        assert_true(!both || both == want_bytes + cgroup_guestd_limits.memory_bytes);
         close(link_fd);
     }
 }
