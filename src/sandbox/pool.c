@@ -21,9 +21,9 @@
  * proportion (share_out()). Starts and ends go by the same shares, so that none undoes the other.
  *
  * Workers start, warm and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Creates need
- * the processors for themselves, so refills wait (refill_from_ms()): until the create that took one is over; for a rest without
- * a create, unless less than half of a kind is left; and while creates go on, there is one at a time. None of this holds for a
- * kind of which none is left.
+ * the processors for themselves, so refills wait (refill_from_ms()): until the create that took one is over, and for a rest
+ * without a create. A kind of which less than half is left does not rest, but has one start at a time while creates go on, and
+ * less than a quarter as many as there are jobs: a create that finds none takes longer than one beside a start.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,6 @@ enum {
     LEAST = 2,
     RECENT_MS = 1000,
     REST_MS = 20,
-    BRIEF_MS = 2, /* a create from the pool is over by then */
     SHRINK_MS = 30 * 1000,
     FORGET_MS = 10 * 60 * 1000,
     LOOK_MS = 5000,        /* between looks at the machine's memory while some wait */
@@ -466,10 +465,9 @@ static unsigned have(const struct kind *kind)
 /* When one more of a kind that lacks some may be started. */
 static uint64_t refill_from_ms(const struct kind *kind)
 {
-    uint64_t from_ms = 0;
+    bool may_not_rest = have(kind) * (kind->making ? 4 : 2) < kind->share;
+    uint64_t from_ms = may_not_rest || !kind->ready_count ? 0 : kind->used_ms + REST_MS;
 
-    if (kind->ready_count)
-        from_ms = kind->used_ms + (have(kind) * 2 < kind->share && !kind->making ? BRIEF_MS : REST_MS);
     return kind->start.pause_ms ? MAX(from_ms, kind->start.at_ms) : from_ms;
 }
 
