@@ -43,6 +43,20 @@ int64_t clock_wall_us(void)
     return source->wall_us();
 }
 
+struct timespec clock_wait_until(unsigned after_ms)
+{
+    struct timespec at;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += after_ms / 1000;
+    at.tv_nsec += (long)(after_ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
 const char *clock_text(int64_t wall_us, char room[CLOCK_TEXT_BYTES])
 {
     time_t seconds = (time_t)(wall_us / 1000000);

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/attr.h"
 #include "base/str.h"
@@ -18,6 +19,8 @@ uint64_t clock_mono_ms(void);
 uint64_t clock_mono_us(void);
 /* Since 1970. For deadlines that survive a restart, and for text that people read. */
 int64_t clock_wall_us(void);
+/* For pthread_cond_timedwait() with CLOCK_MONOTONIC: the machine's clock, also if another one is in use. */
+struct timespec clock_wait_until(unsigned after_ms);
 
 struct clock_source {
     uint64_t (*mono_us)(void);

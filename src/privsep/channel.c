@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "io/pass.h"
@@ -579,20 +580,6 @@ static void call_begin(struct loop_task *task)
     channel_request(call->channel, call->type, str_of(call->payload, call->payload_len), NULL, 0, call_answered, call);
 }
 
-static struct timespec deadline_after(unsigned ms)
-{
-    struct timespec at;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += ms / 1000;
-    at.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
 bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
                   struct err *err)
 {
@@ -603,7 +590,7 @@ bool channel_call_for(struct channel *channel, enum message_type type, struct st
                       struct channel_answer *out, struct err *err)
 {
     struct call *call = NEW(struct call);
-    struct timespec deadline = deadline_after(patience_ms);
+    struct timespec deadline = clock_wait_until(patience_ms);
     pthread_condattr_t monotonic;
     int waited = 0;
 

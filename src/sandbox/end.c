@@ -62,20 +62,6 @@ static void on_cut_task(struct loop_task *task)
     sandbox_unref(sb);
 }
 
-struct timespec mono_after(unsigned ms)
-{
-    struct timespec at;
-
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += ms / 1000;
-    at.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
 void sandbox_cut_and_wait(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
@@ -87,7 +73,7 @@ void sandbox_cut_and_wait(struct sandbox *sb)
         sandbox_ref(sb);
         loop_post(all->config.loop, &sb->cut_task);
     }
-    struct timespec until = mono_after(CUT_MS);
+    struct timespec until = clock_wait_until(CUT_MS);
     while (sb->connections != CONNECTIONS_NONE)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
             break; /* the loop has ended, and its connections with it */
@@ -255,7 +241,7 @@ static void await_workers(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    struct timespec until = mono_after(WORK_MS);
+    struct timespec until = clock_wait_until(WORK_MS);
 
     while (sb->at_work)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
@@ -314,7 +300,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
 void sandbox_await_gone(struct sandboxes *all, struct str id)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    struct timespec until = mono_after(GONE_MS);
+    struct timespec until = clock_wait_until(GONE_MS);
     const struct sandbox *sb;
 
     while ((sb = map_get(&all->by_id, id)) && !sb->is_slow)
@@ -341,7 +327,7 @@ bool sandboxes_are_ending(struct sandboxes *all)
  */
 static bool claim_end(struct sandbox *sb, const char *reason, bool *out_ours, struct err *err)
 {
-    struct timespec until = mono_after(KILL_MS);
+    struct timespec until = clock_wait_until(KILL_MS);
 
     while (sb->state == SANDBOX_ENDING)
         if (pthread_cond_timedwait(&sb->all->changed, &sb->all->lock, &until) != 0)

@@ -98,12 +98,12 @@ struct sandbox {
     int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
     const char *reason;      /* why it ends */
-    uint64_t retry_ms;       /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: the loop or the driver has it */
-    bool is_slow;            /* KILLED: everything inside is dead, and the kernel takes long to free it */
-    bool stop_failed;        /* the driver could not stop it: its place may take long to be free */
-    uint64_t sampled_ms;     /* when its use was last measured; 0: never */
-    bool has_network;        /* the driver gave it one, so its policy counts; set before it runs */
-    char *policy;            /* packed net_policy; NULL: it reaches nothing */
+    uint64_t retry_ms;   /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: the loop or the driver has it */
+    bool is_slow;        /* KILLED: everything inside is dead, and the kernel takes long to free it */
+    bool stop_failed;    /* the driver could not stop it: its place may take long to be free */
+    uint64_t sampled_ms; /* when its use was last measured; 0: never */
+    bool has_network;    /* the driver gave it one, so its policy counts; set before it runs */
+    char *policy;        /* packed net_policy; NULL: it reaches nothing */
     size_t policy_len;
     uint64_t policy_revision; /* each change counts one up */
     bool network_changing;    /* a worker is at sandbox_set_network() */
@@ -243,8 +243,6 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- end.c ---- */
 
-/* A monotonic moment to wait for with `changed`. */
-struct timespec mono_after(unsigned ms);
 /* On the loop: has the proxy cut its connections, if there are any. */
 void sandbox_cut(struct sandbox *sb);
 /* From a worker; returns when the loop has cut them: if processes died first, clients would see an orderly close. */
@@ -304,8 +302,8 @@ uint64_t sandbox_woken_s(const struct sandbox *sb);
 /* After a restart: SETUP to one whose resume had begun. On a worker. */
 void sandbox_resume_again(struct sandbox *sb);
 enum {
-    SANDBOX_TURN_MS = 60000,       /* how long a caller waits for what another has begun */
-    SANDBOX_PLACE_MS = 2000,       /* how long a create or a resume waits, with its worker, for the place of one that ends */
+    SANDBOX_TURN_MS = 60000, /* how long a caller waits for what another has begun */
+    SANDBOX_PLACE_MS = 2000, /* how long a create or a resume waits, with its worker, for the place of one that ends */
     SANDBOX_WRITE_AFTER_MS = 2000, /* a frozen one is written to disk after this: who pauses for a moment gets a thaw */
 };
 /* Waits for any change. With the lock held; ERR_TIMEOUT when `until` has passed. */

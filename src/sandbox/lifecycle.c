@@ -147,7 +147,7 @@ bool sandbox_place_is_coming(const struct sandbox *sb)
  */
 static bool await_place(struct sandboxes *all, struct str key_id, struct err *err)
 {
-    struct timespec until = mono_after(SANDBOX_PLACE_MS);
+    struct timespec until = clock_wait_until(SANDBOX_PLACE_MS);
     bool in_time = true;
     struct err ignored;
 

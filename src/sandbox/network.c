@@ -197,12 +197,10 @@ static struct sandbox *begin_change(struct sandboxes *all, struct str team_id, s
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
-    struct timespec until;
+    struct timespec until = clock_wait_until(CHANGE_MS);
 
     if (!sb)
         return NULL;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += CHANGE_MS / 1000;
     sandbox_ref(sb);
     bool timed_out = false;
     while (sb->state == SANDBOX_RUNNING && sb->network_changing && !timed_out)

@@ -154,7 +154,7 @@ void sandbox_forget_pause(struct sandbox *sb)
 
 static void await_link(struct sandbox *sb)
 {
-    struct timespec until = mono_after(LINK_MS);
+    struct timespec until = clock_wait_until(LINK_MS);
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     while (sb->network_changing || sb->linking)
@@ -436,7 +436,7 @@ static bool pause_asked(struct sandbox *sb, const struct pause_want *want, struc
 static struct sandbox *begin_pause(struct sandboxes *all, struct str team_id, struct str id, bool memory,
                                    bool *out_ours, struct err *err)
 {
-    struct timespec until = mono_after(SANDBOX_TURN_MS);
+    struct timespec until = clock_wait_until(SANDBOX_TURN_MS);
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
     bool ok = sb != NULL, is_done = false;
@@ -973,7 +973,7 @@ enum resume_turn {
 /* With the lock held. */
 static enum resume_turn begin_resume(struct sandbox *sb, enum resume_how how, struct err *err)
 {
-    struct timespec until = mono_after(SANDBOX_TURN_MS), place_until = mono_after(SANDBOX_PLACE_MS);
+    struct timespec until = clock_wait_until(SANDBOX_TURN_MS), place_until = clock_wait_until(SANDBOX_PLACE_MS);
     bool joined = false, ok = true, no_place = false;
     struct err ignored;
 

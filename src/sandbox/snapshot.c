@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -38,7 +39,7 @@ static bool await_turn(struct sandbox *sb, const struct timespec *until, struct 
 
 static struct sandbox *begin_snapshot(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
 {
-    struct timespec until = mono_after(SANDBOX_TURN_MS);
+    struct timespec until = clock_wait_until(SANDBOX_TURN_MS);
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
     bool ok = sb != NULL;

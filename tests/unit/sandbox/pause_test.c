@@ -23,7 +23,7 @@ static enum sandbox_state state_of(struct rig *rig, struct str id)
 
 static void wait_for_state(struct rig *rig, struct str id, enum sandbox_state state)
 {
-    struct timespec until = mono_after(30000);
+    struct timespec until = clock_wait_until(30000);
     auto_unlock pthread_mutex_t *held = lock_mutex(&rig->all->lock);
     const struct sandbox *sb;
 
