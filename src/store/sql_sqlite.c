@@ -46,7 +46,7 @@ enum {
     BUSY_TIMEOUT_MS = 5000,     /* the only other writer is a person with the sqlite3 shell */
     LOG_PAGES = 1000,           /* as SQLite has it; about 55 sandboxes made and ended */
     LOG_PAGES_MAX = 3000,       /* with the largest transaction, keep_pages(), less than LOG_ROOM_BYTES… */
-    LOG_ROOM_BYTES = 16 << 20,  /* …which is less than the 4062 pages that the first block of the index is for */
+    LOG_ROOM_BYTES = 15 << 20,  /* …which is less than the 4062 pages that the first block of the index is for */
     PAGES_ROOM_BYTES = 2 << 20, /* some thousand changes of sandboxes with their events */
     ROOM_COMMITS = 256,         /* between two looks at the free pages, which normal use takes too */
 };
