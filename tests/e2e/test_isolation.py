@@ -494,6 +494,14 @@ def test_memory_for_files_in_tmpfs_counts_too(small_sandbox):
     assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
 
 
+def test_a_script_that_empties_run_leaves_shared_memory(small_sandbox):
+    """/dev/shm is a directory of /run."""
+    run(small_sandbox, "rm -rf /run/* 2>/dev/null", user="root")
+    code = "from multiprocessing import shared_memory as s; m = s.SharedMemory(create=True, size=9); m.close(); m.unlink()"
+    answer = run(small_sandbox, f"python3 -c '{code}' && ls -d /run/shm")
+    assert answer.exit_code == 0 and answer.stdout == "/run/shm\n", answer
+
+
 def kernel_memory():
     """What is neither free, nor a process's, nor a file's, in bytes."""
     lines = (line.split() for line in pathlib.Path("/proc/meminfo").read_text().splitlines())

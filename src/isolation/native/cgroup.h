@@ -157,8 +157,8 @@ bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROU
                       struct err *err) must_use;
 /*
  * For a process that may wait and does not see the tree: to set the limits of the `user` leaf lower than they are, and on v1
- * those of <id> with them. That
- * takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by open, closed by close.
+ * those of <id> with them. A lower limit takes memory back, and fails (sys is EBUSY) if what is in use does not fit. Filled by
+ * open, closed by close.
  */
 struct cgroup_reins {
     enum cgroup_layout layout;

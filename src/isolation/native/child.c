@@ -172,16 +172,26 @@ static bool become_root(struct err *err)
 
 enum { TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
+static bool make_open_directory(const struct child *child, const char *path, struct err *err)
+{
+    if (mkdirat(child->root_fd, path, 0777) < 0 || fchmodat(child->root_fd, path, 01777, 0) < 0)
+        return err_sys(err, "make /%s", path);
+    return true;
+}
+
 static bool mount_devices(struct child *child, struct err *err)
 {
     char half[32];
     /* gid 5 is tty. Its members may write to a terminal: `write` works this way. */
     /* max: of the 4096 terminals that a machine has, no guest takes more than its share. */
     const struct tree_option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
-    const struct tree_option shm[] = { { "mode", "1777" }, { "size", half } };
     const struct tree_option run[] = { { "mode", "0755" }, { "size", half } };
 
-    /* Their pages count against the sandbox's memory; half of it in each is what a host of that size would give. */
+    /*
+     * /dev/shm is a directory of /run: one file system less in each sandbox, and every memory cgroup of the machine has a
+     * bit for each file system. Its pages count against the sandbox's memory; half of it is what a host of that size would
+     * give to /dev/shm.
+     */
     (void)snprintf(half, sizeof half, "%" PRIu64, child->setup->memory_bytes / 2);
     if (!tree_attach(child->root_fd, child->devices_fd, "dev", err))
         return false;
@@ -189,12 +199,11 @@ static bool mount_devices(struct child *child, struct err *err)
     if (child->boot_id_fd < 0 || !tree_bind(child->root_fd, "dev/" MOUNTS_EMPTY, "sys", err) ||
         !tree_mount(child->root_fd, "devpts", "dev/pts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, pts, COUNT_OF(pts),
                     err) ||
-        !tree_mount(child->root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) ||
         !tree_mount(child->root_fd, "tmpfs", "run", TAME, run, COUNT_OF(run), err))
         return false;
-    if (mkdirat(child->root_fd, "run/lock", 0777) < 0 || fchmodat(child->root_fd, "run/lock", 01777, 0) < 0)
-        return err_sys(err, "make /run/lock");
-    return true;
+    return make_open_directory(child, "run/lock", err) && make_open_directory(child, "run/shm", err) &&
+           tree_bind(child->root_fd, "run/shm", "dev/shm", err) &&
+           tree_bind(child->root_fd, "run/shm", "run/shm", err); /* a mount point: `rm -r /run` cannot take it away */
 }
 
 struct knob {
