@@ -636,9 +636,14 @@ def test_after_code_was_run_an_interpreter_waits_in_each(pool_server):
     if not wait_for(lambda: figures(pool_server)["withInterpreter"] >= 2, seconds=60):
         pytest.skip("no warm interpreters on this machine: its kernel is older than 6.3, or doctor says why")
     numbers = []
+    authority = "import os; print(os.path.exists('/etc/ssl/certs/cloister-authority.pem'))"
     for life in range(3):
         assert wait_for(lambda: figures(pool_server)["withInterpreter"] >= 1)
         box = taken(pool_server, envVars={"LIFE": f"life {life}"})
+        # guestd writes to /etc while the interpreter gets ready: before the code runs, whatever is faster.
+        assert run_cell(pool_server, box, authority) == "True\n"
+        contexts = pool_server.edge("GET", box, "/contexts", port=49999, headers={"X-Access-Token": box["envdAccessToken"]})
+        assert contexts.json[0]["language"] == "python", contexts.json
         assert run_cell(pool_server, box, "import os; print(os.environ['LIFE'], 'left' in globals())") == f"life {life} False\n"
         numbers.append(run_cell(pool_server, box, "import random, uuid; left = 1; print(random.random(), uuid.uuid4())"))
         kill(pool_server, box)

@@ -165,6 +165,8 @@ static struct engine *start_engine(struct context *context, const struct engine_
     struct engine *engine = NULL;
 
     arena_init(&arena);
+    if (entry->spec) /* for Python, python_engine_new() knows whether a process starts */
+        link_tell_network(guest);
     if (api_default_user(guest, &arena, &user, err)) {
         struct engine_want want = { .cwd = context_cwd(context),
                                     .env = launch_env(guest, &user, NULL, 0, &arena),
@@ -255,14 +257,14 @@ static struct entry *default_entry(struct interpreter *all, const char *language
 }
 
 /* Clients expect these two contexts in a list from the start. Their interpreters start with their first cell. */
-static void add_defaults(struct interpreter *all)
-{
-    struct err ignored;
+static const char *const defaults[] = { "python", "javascript" };
 
-    if (all->entries)
-        return;
-    (void)!default_entry(all, "python", &ignored); /* a template may lack the language */
-    (void)!default_entry(all, "javascript", &ignored);
+static void add_defaults(struct interpreter *all, size_t from, size_t to)
+{
+    struct err ignored; /* a template may lack the language */
+
+    for (size_t i = from; i < to; i++)
+        (void)!default_entry(all, defaults[i], &ignored);
 }
 
 /* ---- POST /execute ---- */
@@ -341,17 +343,11 @@ static struct entry *entry_for(struct interpreter *all, const struct execute_wan
     return default_entry(all, language, err);
 }
 
-static void execute_code(struct http_exchange *ex, struct str body, const struct err *failed)
+static void execute_body(struct interpreter *all, struct http_exchange *ex, struct str body)
 {
-    struct interpreter *all = ex->owner;
     struct execute_want want = { 0 };
     struct err err;
 
-    ex->owner = NULL;
-    if (failed) {
-        answer_text(ex, failed->kind == ERR_LIMIT ? 413 : 503, "%s", failed->message);
-        return;
-    }
     if (!decode_execute(&ex->arena, body, &want, &err)) {
         answer_unreadable(ex, &err);
         return;
@@ -379,6 +375,28 @@ static void execute_code(struct http_exchange *ex, struct str body, const struct
         http_write(ex, buf_str(&lines));
         http_end(ex);
     }
+}
+
+/*
+ * A first cell comes before what it does not need: the spare gets ready for it while we look for JavaScript and write to /etc.
+ * The spare gets the code when it has said that it is ready, and that we read on another turn of the loop.
+ */
+static void execute_code(struct http_exchange *ex, struct str body, const struct err *failed)
+{
+    struct interpreter *all = ex->owner;
+    bool has_none = !all->entries;
+
+    ex->owner = NULL;
+    if (failed) {
+        answer_text(ex, failed->kind == ERR_LIMIT ? 413 : 503, "%s", failed->message);
+        return;
+    }
+    if (has_none)
+        add_defaults(all, 0, 1);
+    execute_body(all, ex, body);
+    if (has_none)
+        add_defaults(all, 1, COUNT_OF(defaults));
+    link_tell_network(all->guest);
 }
 
 /* ---- POST /contexts ---- */
@@ -549,11 +567,12 @@ typedef void serve_fn(struct interpreter *all, struct http_exchange *ex, const s
 
 enum {
     WANTS_TOKEN = 1,
+    IS_CELL = 2, /* execute_code() adds the default contexts */
 };
 
 static const struct http_route routes[] = {
     { HTTP_GET, "/health", (void *)answer_health, 0, "Is the interpreter service there?" },
-    { HTTP_POST, "/execute", (void *)collect_execute, WANTS_TOKEN, "Run code" },
+    { HTTP_POST, "/execute", (void *)collect_execute, WANTS_TOKEN | IS_CELL, "Run code" },
     { HTTP_POST, "/contexts", (void *)collect_create, 0, "Make a context" },
     { HTTP_GET, "/contexts", (void *)list_contexts, 0, "All contexts" },
     { HTTP_POST, "/contexts/{id}/restart", (void *)restart_context, 0, "A new interpreter for a context" },
@@ -577,8 +596,11 @@ static void serve_request(struct http_exchange *ex, void *context)
     } else if ((match.route->flags & WANTS_TOKEN) && !all->guest->open_code && !api_has_token(all->guest, ex)) {
         answer_text(ex, 401, "unauthorized access, please provide a valid access token");
     } else {
-        link_tell_network(all->guest);
-        add_defaults(all);
+        if (!(match.route->flags & IS_CELL)) {
+            link_tell_network(all->guest);
+            if (!all->entries)
+                add_defaults(all, 0, COUNT_OF(defaults));
+        }
         ((serve_fn *)match.route->handler)(all, ex, &match);
     }
 }

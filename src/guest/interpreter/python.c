@@ -33,6 +33,7 @@
 #include "guest/interpreter/limits.h"
 #include "guest/interpreter/pipes.h"
 #include "guest/interpreter/zygote_client.h"
+#include "guest/link.h"
 #include "guest/tree.h"
 #include "io/pass.h"
 #include "io/stream.h"
@@ -740,6 +741,8 @@ struct engine *python_engine_new(struct python *python, const struct user *user,
     python->from_zygote += from_zygote;
     if (is_spare)
         end_warm(python, NULL);
+    else /* a new process may read /etc at once; the spare reads nothing before its first cell */
+        link_tell_network(python->guest);
     if (!e && from_zygote) {
         e = engine_start(python, user, NULL, err);
         if (!e)
