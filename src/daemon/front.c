@@ -59,7 +59,7 @@ static_assert(LIMIT_STARTS + LIMIT_SLOW_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUS
               "for other keys");
 
 enum {
-    STOP_BUILDS_MS = 3000, /* for builds and the pool to end their sandboxes, and then… */
+    STOP_BUILDS_MS = 3000, /* for builds, the pool and kills to end their sandboxes, and then… */
     STOP_MS = 3000,        /* …for control calls under way; both together less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
     UPKEEP_FIRST_MS = 3000,    /* after the start… */

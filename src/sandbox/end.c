@@ -110,11 +110,14 @@ static void ask_later(struct sandbox *sb, const struct err *why)
         sb->stop_failed |= why != NULL;
         sb->retry_ms = clock_mono_ms() + (why ? RETRY_MS : sb->exited ? 0 : ASK_MS);
         pthread_cond_broadcast(&all->changed);
+        pthread_cond_broadcast(&all->place_freed);
     }
-    if (why)
+    if (why) {
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(why));
-    else if (!was_slow)
+        sandbox_shut_network(sb);
+    } else if (!was_slow) {
         log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
+    }
     sandboxes_look(all);
 }
 
@@ -249,8 +252,8 @@ static void await_workers(struct sandbox *sb)
 }
 
 /*
- * Its row is still there, and would bring it back after a crash. So it is killed first: a row of one that the driver does not
- * hold does no harm.
+ * Its row is still there, and would bring it back after a crash. So it is killed first. If the row stays nevertheless, the next
+ * front removes it; but one that was paused is listed again then, and a resume says that it is lost.
  */
 static bool stop_before_row(struct sandbox *sb, struct err *err)
 {
@@ -272,6 +275,7 @@ static void end_later(struct sandbox *sb)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         sb->retry_ms = clock_mono_ms() + RETRY_MS;
+        sb->stop_failed = true;
         sandbox_enter(sb, SANDBOX_STOPPING);
     }
     sandboxes_look(sb->all);

@@ -101,6 +101,7 @@ struct sandbox {
     uint64_t retry_ms;   /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: the loop or the driver has it */
     bool is_slow;        /* KILLED: everything inside is dead, and the kernel takes long to free it */
     bool stop_failed;    /* the driver could not stop it: its place may take long to be free */
+    bool ends_on_disk;   /* it was paused on disk when its end began, so it takes no place */
     uint64_t sampled_ms; /* when its use was last measured; 0: never */
     bool has_network;    /* the driver gave it one, so its policy counts; set before it runs */
     char *policy;        /* packed net_policy; NULL: it reaches nothing */
@@ -141,10 +142,11 @@ enum { WRITERS = 64 }; /* teams that write in turns; of more, the one that wrote
 struct sandboxes {
     struct sandboxes_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* some sandbox's state or connections */
-    struct map by_id;       /* every sandbox that is not GONE */
-    struct map by_token;    /* the same sandboxes */
-    struct timer timer;     /* the loop's: the next deadline or retry */
+    pthread_cond_t changed;     /* some sandbox's state or connections */
+    pthread_cond_t place_freed; /* one is gone, or its end takes long: creates that wait for a place look again */
+    struct map by_id;           /* every sandbox that is not GONE */
+    struct map by_token;        /* the same sandboxes */
+    struct timer timer;         /* the loop's: the next deadline or retry */
     struct loop_task sweep_task;
     bool sweep_posted;
     struct metrics *metrics; /* has a lock of its own */

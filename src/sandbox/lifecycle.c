@@ -85,41 +85,45 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
-/* Which sandboxes are counted. */
-enum counted {
-    COUNT_ALL,
-    COUNT_LASTING, /* all but those that are gone in a moment */
+/* Sandboxes besides one, of the whole server and of one key. */
+struct places {
+    unsigned taken, taken_of_key;
+    unsigned lasting, lasting_of_key; /* of those, all but the ones that are gone in a moment */
 };
 
 /*
- * The number of sandboxes besides this one that take memory, of this key or of all (NULL): also those that start or end, and
- * the paused ones that are not on disk. Those in the pool do not count: they make room for others.
+ * Counts those that take memory: also those that start or end, and the paused ones that are not on disk. Those in the pool do
+ * not count: they make room for others.
  */
-static unsigned count_others(const struct sandboxes *all, const struct sandbox *sb, struct str key_id,
-                             enum counted which)
+static struct places count_others(const struct sandboxes *all, const struct sandbox *sb, struct str key_id)
 {
+    struct places places = { 0 };
     const struct sandbox *other;
-    unsigned count = 0;
 
-    for (size_t i = 0; (other = map_next(&all->by_id, &i));)
-        count += other != sb && (other->state != SANDBOX_PAUSED || other->held <= HELD_FROZEN) &&
-                 (which == COUNT_ALL || other->state < SANDBOX_STOPPING || other->is_slow || other->stop_failed) &&
-                 (!key_id.at || str_eq(str_from(other->key_id), key_id));
-    return count;
+    for (size_t i = 0; (other = map_next(&all->by_id, &i));) {
+        if (other == sb || other->ends_on_disk || (other->state == SANDBOX_PAUSED && other->held > HELD_FROZEN))
+            continue;
+        bool lasts = other->state < SANDBOX_STOPPING || other->is_slow || other->stop_failed;
+        bool is_of_key = str_eq(str_from(other->key_id), key_id);
+        places.taken++;
+        places.taken_of_key += is_of_key;
+        places.lasting += lasts;
+        places.lasting_of_key += is_of_key && lasts;
+    }
+    return places;
 }
 
-/* For one more, besides `sb`, which may be NULL. */
-static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct str key_id, enum counted which,
-                      struct err *err)
+/* For one more. */
+static bool fits(const struct sandboxes *all, struct str key_id, unsigned taken, unsigned of_key, struct err *err)
 {
     const struct sandboxes_config *config = &all->config;
 
-    if (count_others(all, sb, (struct str){ 0 }, which) >= config->sandboxes_max)
+    if (taken >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
                        "%u sandboxes run or are paused in memory, which is as many as this server holds: kill one, or "
                        "pause one without its memory",
                        config->sandboxes_max);
-    if (config->per_key_max && key_id.len && count_others(all, sb, key_id, which) >= config->per_key_max)
+    if (config->per_key_max && key_id.len && of_key >= config->per_key_max)
         return err_set(err, ERR_LIMIT,
                        "this API key has %u sandboxes that run or are paused in memory, which is as many as it may: "
                        "kill one, or pause one without its memory",
@@ -129,21 +133,25 @@ static bool has_place(const struct sandboxes *all, const struct sandbox *sb, str
 
 bool sandbox_has_place(const struct sandbox *sb, struct err *err)
 {
-    return has_place(sb->all, sb, str_from(sb->key_id), COUNT_ALL, err);
+    struct str key_id = str_from(sb->key_id);
+    struct places places = count_others(sb->all, sb, key_id);
+
+    return fits(sb->all, key_id, places.taken, places.taken_of_key, err);
 }
 
 bool sandbox_place_is_coming(const struct sandbox *sb)
 {
     struct str key_id = str_from(sb->key_id);
+    struct places places = count_others(sb->all, sb, key_id);
     struct err ignored;
 
-    return !has_place(sb->all, sb, key_id, COUNT_ALL, &ignored) &&
-           has_place(sb->all, sb, key_id, COUNT_LASTING, &ignored);
+    return !fits(sb->all, key_id, places.taken, places.taken_of_key, &ignored) &&
+           fits(sb->all, key_id, places.lasting, places.lasting_of_key, &ignored);
 }
 
 /*
- * The same as has_place(), but a kill is answered before its place is free: a create right after a kill waits for the killed
- * one's place. Releases the lock meanwhile.
+ * A kill is answered before its place is free: a create right after a kill waits for the killed one's place. Releases the lock
+ * meanwhile.
  */
 static bool await_place(struct sandboxes *all, struct str key_id, struct err *err)
 {
@@ -151,12 +159,14 @@ static bool await_place(struct sandboxes *all, struct str key_id, struct err *er
     bool in_time = true;
     struct err ignored;
 
-    while (!has_place(all, NULL, key_id, COUNT_ALL, err)) {
-        if (!in_time || !has_place(all, NULL, key_id, COUNT_LASTING, &ignored))
+    for (;;) {
+        struct places places = count_others(all, NULL, key_id);
+        if (fits(all, key_id, places.taken, places.taken_of_key, err))
+            return true;
+        if (!in_time || !fits(all, key_id, places.lasting, places.lasting_of_key, &ignored))
             return false;
-        in_time = pthread_cond_timedwait(&all->changed, &all->lock, &until) == 0;
+        in_time = pthread_cond_timedwait(&all->place_freed, &all->lock, &until) == 0;
     }
-    return true;
 }
 
 /*

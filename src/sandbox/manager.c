@@ -86,6 +86,7 @@ void sandbox_strike_off(struct sandbox *sb)
 {
     (void)map_remove(&sb->all->by_id, str_from(sb->id));
     (void)map_remove(&sb->all->by_token, str_from(sb->token));
+    pthread_cond_broadcast(&sb->all->place_freed);
 }
 
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
@@ -726,6 +727,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&all->changed, &attributes);
+    pthread_cond_init(&all->place_freed, &attributes);
     pthread_condattr_destroy(&attributes);
     all->forking = forking_lane(config->workers);
     map_init(&all->by_id);
@@ -762,6 +764,7 @@ void sandboxes_free(struct sandboxes *all)
     map_done(&all->by_id);
     map_done(&all->by_token);
     pthread_cond_destroy(&all->changed);
+    pthread_cond_destroy(&all->place_freed);
     pthread_mutex_destroy(&all->lock);
     free(all);
 }

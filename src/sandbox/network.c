@@ -154,12 +154,15 @@ void sandbox_describe_network(const struct sandbox *sb, const struct net_policy 
     describe_authority(sb, network, arena, &out->authority);
 }
 
-/* With the lock held: if a change came between reading and sending, egress would get the older one last. */
+/*
+ * With the lock held: if a change came between reading and sending, egress would get the older one last. Not to one that ends:
+ * sandbox_shut_network() has the last word.
+ */
 static void send_policy(const struct sandbox *sb)
 {
     const struct sandboxes_config *config = &sb->all->config;
 
-    if (config->send_policy && sb->policy)
+    if (config->send_policy && sb->policy && sb->state < SANDBOX_STOPPING)
         config->send_policy(config->context, sb->id, str_of(sb->policy, sb->policy_len));
 }
 
@@ -176,7 +179,8 @@ void sandbox_shut_network(const struct sandbox *sb)
     auto_buf struct buf nothing = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
 
     net_policy_pack(&nothing, &(struct net_policy){ 0 });
-    if (config->send_policy && sb->has_network)
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+    if (config->send_policy && sb->has_network && !sb->ends_on_disk)
         config->send_policy(config->context, sb->id, buf_str(&nothing));
 }
 
@@ -186,8 +190,7 @@ void sandboxes_send_policies(struct sandboxes *all)
     const struct sandbox *sb;
 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-        if (sb->state < SANDBOX_STOPPING)
-            send_policy(sb);
+        send_policy(sb);
 }
 
 /* ---- a change ---- */
@@ -217,13 +220,19 @@ static struct sandbox *begin_change(struct sandboxes *all, struct str team_id, s
     return NULL;
 }
 
+/* If it was killed meanwhile, egress may have got the change after it was told that the sandbox reaches nothing. */
 static void end_change(struct sandbox *sb)
 {
+    bool is_ending;
+
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         sb->network_changing = false;
+        is_ending = sb->state >= SANDBOX_STOPPING && sb->state != SANDBOX_GONE;
         pthread_cond_broadcast(&sb->all->changed);
     }
+    if (is_ending)
+        sandbox_shut_network(sb);
     sandbox_unref(sb);
 }
 

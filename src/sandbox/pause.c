@@ -335,7 +335,8 @@ static bool pause_steps(struct pausing *p, enum held_state *out_held, struct err
     if (!keep_paused(p, now_us, next_revision(sb), err)) {
         if (p->memory)
             return false;
-        log_warn("sandbox %s: paused, which its row does not say yet: %s", sb->id, err_text(err));
+        if (err->kind != ERR_NOT_FOUND) /* else it was killed just now, and has no row */
+            log_warn("sandbox %s: paused, which its row does not say yet: %s", sb->id, err_text(err));
     }
     return enter_paused(p, *out_held, now_us, err);
 }

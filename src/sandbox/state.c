@@ -46,6 +46,8 @@ void sandbox_enter(struct sandbox *sb, enum sandbox_state next)
 {
     assert(sandbox_may_enter(sb->state, next));
     log_debug("sandbox %s: %s -> %s", sb->id, states[sb->state].name, states[next].name);
+    if (BIT(next) & END)
+        sb->ends_on_disk |= sb->state == SANDBOX_PAUSED && sb->held > HELD_FROZEN;
     sb->state = next;
     pthread_cond_broadcast(&sb->all->changed);
 }

@@ -193,6 +193,31 @@ static void a_change_that_egress_does_not_get_is_kept_for_it(void **state)
     assert_false(rig->policy.internet);
 }
 
+static void kill_it(struct rig *rig, const char *id)
+{
+    rig->before_apply = NULL;
+    MUST(sandbox_kill(rig->all, TEAM, str_from(id), "request", &err));
+    rig_wait_at_stop_gate(rig, 1);
+}
+
+static void one_that_was_killed_during_a_change_reaches_nothing(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->want.network = (struct net_policy){ .internet = false };
+    struct sandbox_info info = rig_create(rig);
+    rig_shut_stop_gate(rig, true); /* it is killed, and runs until keeper has its turn */
+    rig->before_apply = kill_it;
+    MUST(sandbox_set_network(rig->all, TEAM, info.id, &(struct net_policy){ .internet = true }, &rig->arena, &err));
+    assert_int_equal(rig->policies_applied, 1);
+    assert_false(rig->policy.internet);
+    unsigned sent = rig->policies_sent;
+    sandboxes_send_policies(rig->all); /* to an egress that was started again */
+    assert_int_equal(rig->policies_sent, sent);
+    rig_shut_stop_gate(rig, false);
+    rig_wait_ended(rig);
+}
+
 static void another_teams_sandbox_cannot_be_changed(void **state)
 {
     struct rig *rig = *state;
@@ -398,6 +423,7 @@ int main(void)
         CASE_OF(a_change_reaches_store_egress_and_guestd),
         CASE_OF(the_first_header_rules_bring_an_authority_of_its_own),
         CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),
+        CASE_OF(one_that_was_killed_during_a_change_reaches_nothing),
         CASE_OF(another_teams_sandbox_cannot_be_changed),
         CASE_OF(of_changes_at_the_same_time_the_last_is_the_same_everywhere),
         CASE_OF(a_change_while_the_link_is_made_again_reaches_guestd),

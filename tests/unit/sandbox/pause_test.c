@@ -1259,6 +1259,26 @@ static void one_that_is_paused_in_memory_keeps_its_place_until_it_is_on_disk(voi
     resume_fails(rig, first.id, RESUME_AS_KEPT, ERR_LIMIT);
 }
 
+static void one_that_is_killed_on_disk_takes_no_place(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->config.sandboxes_max = 2;
+    rig_start(rig);
+    struct sandbox_info first = make(rig);
+    pause_it(rig, first.id, &files_only);
+    struct sandbox_info second = make(rig);
+    rig_shut_stop_gate(rig, true);
+    MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
+    rig_wait_at_stop_gate(rig, 1);
+    make(rig); /* while keeper still has its files */
+    MUST(sandbox_kill(rig->all, TEAM, second.id, "request", &err));
+    struct sandbox_info got;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &got, &err), ERR_LIMIT); /* one that runs takes one */
+    rig_shut_stop_gate(rig, false);
+    rig_wait_ended(rig);
+}
+
 static void a_team_can_have_so_many_paused_ones_and_no_more(void **state)
 {
     struct rig *rig = *state;
@@ -1556,6 +1576,7 @@ int main(void)
         RUNNING(of_many_deadlines_few_are_pauses_at_once_and_the_rest_run_on),
         MADE(paused_ones_do_not_count_as_running_and_are_counted_when_they_come_back),
         MADE(one_that_is_paused_in_memory_keeps_its_place_until_it_is_on_disk),
+        MADE(one_that_is_killed_on_disk_takes_no_place),
         RUNNING(a_team_can_have_so_many_paused_ones_and_no_more),
         RUNNING(traffic_wakes_one_that_has_its_memory_and_wants_to_be_woken),
         RUNNING(one_whose_create_wanted_longer_gets_it_again_when_it_is_woken),

@@ -41,6 +41,8 @@ static bool apply_policy(void *context, const char *id, struct str policy, struc
 {
     struct rig *rig = context;
 
+    if (rig->before_apply)
+        rig->before_apply(rig, id);
     pthread_mutex_lock(&rig->egress_lock);
     bool ok = !rig->egress_is_away;
     if (ok) {

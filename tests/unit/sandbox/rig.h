@@ -33,8 +33,9 @@ struct rig {
     pthread_mutex_t egress_lock;
     bool egress_is_away;
     unsigned policies_sent, policies_applied;
-    char policy_id[LIMIT_ID_BYTES]; /* the last one */
-    struct net_policy policy;       /* in egress_arena: workers call */
+    char policy_id[LIMIT_ID_BYTES];                        /* the last one */
+    struct net_policy policy;                              /* in egress_arena: workers call */
+    void (*before_apply)(struct rig *rig, const char *id); /* by a worker, as it applies a change; may be NULL */
     struct arena egress_arena;
 
     /* Under fake.lock. */
