@@ -3,14 +3,14 @@
  * template that all teams share. And the last team that was found to be there.
  *
  * What is kept counts for one version of the store. A change of any row moves the version on, those apart of the tables in
- * `apart`, which a search never reads and of which most creates write one. A version is taken before the search, which needs
+ * `apart`, which a search never reads and which creates and builds write all the time. A version is taken before the search, which needs
  * the store's lock for each query, and a change moves it on under that lock, before its commit. So a search that has seen
  * anything of a change, or only a part of it, is kept for a version that is over or belongs to the change.
  *
  * Another program that writes to the database does not move the version on. KEEP_MS is for that.
  */
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -29,7 +29,8 @@ struct found {
     uint64_t until_ms;
 };
 
-static const char *const apart[] = { "sandboxes", "events", "repeats", "api_keys", "mail_rates" };
+static const char *const apart[] = { "sandboxes",   "events",       "repeats",   "api_keys",
+                                     "build_lines", "cached_steps", "mail_rates" };
 
 static void on_change(void *context, const char *table)
 {
@@ -52,7 +53,6 @@ static void forget_all(struct found_cache *cache)
     }
     map_done(&cache->by_name);
     map_init(&cache->by_name);
-    cache->count = 0;
     cache->team_id[0] = 0;
 }
 
@@ -93,9 +93,15 @@ static bool be_of_version(struct found_cache *cache, uint64_t version)
 /* A team's id has no slash. Empty: too long. */
 static struct str key_of(struct str team_id, struct str name, char room[KEY_BYTES])
 {
-    int len = snprintf(room, KEY_BYTES, "%.*s/%.*s", STR_ARG(team_id), STR_ARG(name));
-
-    return str_of(room, len > 0 && len < KEY_BYTES ? (size_t)len : 0);
+    if (team_id.len + 1 + name.len > KEY_BYTES)
+        return STR("");
+    size_t len = 0;
+    for (size_t i = 0; i < team_id.len; i++)
+        room[len++] = team_id.at[i];
+    room[len++] = '/';
+    for (size_t i = 0; i < name.len; i++)
+        room[len++] = name.at[i];
+    return str_of(room, len);
 }
 
 static const struct str *copy_texts(struct arena *arena, const struct str *texts, uint32_t count)
@@ -144,7 +150,6 @@ static void drop(struct found_cache *cache, struct str key)
         return;
     arena_done(&old->arena);
     free(old);
-    cache->count--;
 }
 
 void store_found_keep(struct store *store, uint64_t version, struct str team_id, struct str name,
@@ -157,7 +162,7 @@ void store_found_keep(struct store *store, uint64_t version, struct str team_id,
 
     if (!key.len || !be_of_version(cache, version))
         return;
-    if (cache->count >= FOUND_MOST)
+    if (cache->by_name.count >= FOUND_MOST)
         forget_all(cache);
     drop(cache, key);
     struct found *found = NEW(struct found);
@@ -166,7 +171,6 @@ void store_found_keep(struct store *store, uint64_t version, struct str team_id,
     found->row = copy_row(&found->arena, row);
     found->until_ms = clock_mono_ms() + KEEP_MS;
     (void)map_put(&cache->by_name, found->key, found);
-    cache->count++;
 }
 
 /* ---- teams ---- */

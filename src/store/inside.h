@@ -46,7 +46,6 @@ struct found_cache {
     pthread_mutex_t lock;
     uint64_t version; /* of the store; all below is what was found at that version */
     struct map by_name;
-    unsigned count;
     char team_id[STORE_UUID_BYTES]; /* empty: none */
     uint64_t team_until_ms;
 };
