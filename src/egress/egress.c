@@ -222,12 +222,29 @@ static bool check_rules(struct egress *egress, const struct net_policy *policy, 
     return egress_roots(egress, err);
 }
 
+/* As before its first policy: everything is refused, also the operator's services and mail. */
+static void shut(struct egress *egress, const char *id)
+{
+    struct egress_sandbox *sandbox = map_get(&egress->sandboxes, str_from(id));
+
+    if (sandbox && !sandbox->has_network) {
+        egress_sandbox_free(sandbox);
+    } else if (sandbox) {
+        sandbox->has_policy = false;
+        flows_reset(sandbox);
+    }
+}
+
 bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err)
 {
     struct unpack in = unpack_from(packed);
     struct net_policy policy;
     struct arena arena;
 
+    if (packed.len == 0) {
+        shut(egress, id);
+        return true;
+    }
     arena_init(&arena);
     net_policy_unpack(&in, &arena, &policy);
     if (!unpack_done(&in, err) || !net_policy_check(&policy, err)) {

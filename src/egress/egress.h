@@ -81,8 +81,9 @@ void egress_free(struct egress *egress); /* resets every connection; NULL is fin
  */
 void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KINDS]);
 /*
- * A packed net_policy, in place of the one before. Connections that it does not allow are cut. False: it does not decode
- * or is not well-formed, and nothing has changed.
+ * A packed net_policy, in place of the one before. Connections that it does not allow are cut. No bytes at all: the sandbox
+ * ends, so all its connections are cut, and new ones are refused, those to services too. False: it does not decode or is not
+ * well-formed, and nothing has changed.
  */
 bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err) must_use;
 /* The sandbox is gone: everything of it is closed. */

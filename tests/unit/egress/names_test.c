@@ -1130,6 +1130,23 @@ static void a_new_policy_does_not_cut_a_name_that_stays_inside(void **state)
     rig_end(&rig);
 }
 
+static void one_that_ends_does_not_reach_a_name_that_stays_inside(void **state)
+{
+    (void)state;
+    struct err err;
+    begin_inside(&rig_open);
+    struct peer guest = connect_to("192.0.0.64", 80), service = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, rig.made == 1);
+    assert_true(egress_policy(rig.egress, "one", STR(""), &err));
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) && peer_is_closed(&service));
+    peer_done(&guest);
+    peer_done(&service);
+    guest = connect_to("192.0.0.64", 80);
+    check_refused(&guest, FLOWS_NO_POLICY, "192.0.0.64");
+    assert_true(egress_policy(rig.egress, "unknown", STR(""), &err));
+    rig_end(&rig);
+}
+
 /* Nobody else may say where such a name leads: neither its allowOut, nor the name servers, nor the guest's address. */
 static void an_allowed_name_that_stays_inside_leads_to_its_service(void **state)
 {
@@ -1275,6 +1292,7 @@ int main(void)
         CASE(every_policy_reaches_a_name_that_stays_inside),
         CASE(other_ports_of_a_name_that_stays_inside_are_refused),
         CASE(a_new_policy_does_not_cut_a_name_that_stays_inside),
+        CASE(one_that_ends_does_not_reach_a_name_that_stays_inside),
         CASE(an_allowed_name_that_stays_inside_leads_to_its_service),
         CASE(connections_to_services_are_limited),
         CASE(the_log_does_not_tell_where_a_service_is),
