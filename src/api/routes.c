@@ -39,7 +39,7 @@ static const struct http_route routes[] = {
     ROUTE(POST, "/sandboxes/{id}/pause", api_sandbox_pause, NEEDS_KEY | PAUSES, "Pause a sandbox"),
     ROUTE(POST, "/sandboxes/{id}/resume", api_sandbox_resume, NEEDS_KEY | PAUSES, "Resume a paused sandbox"),
     ROUTE(POST, "/sandboxes/{id}/fork", api_sandbox_fork, NEEDS_KEY | STARTS, "Copy a sandbox while it runs"),
-    ROUTE(PUT, "/sandboxes/{id}/network", api_sandbox_network, NEEDS_KEY, "Replace what a sandbox may reach"),
+    ROUTE(PUT, "/sandboxes/{id}/network", api_sandbox_network, NEEDS_KEY | PAUSES, "Replace what a sandbox may reach"),
     ROUTE(POST, "/sandboxes/{id}/snapshots", api_snapshot_create, NEEDS_KEY | PAUSES, "Take a snapshot of a sandbox"),
     ROUTE(GET, "/snapshots", api_snapshot_list, NEEDS_KEY, "List snapshots, filtered and in pages"),
     ROUTE(GET, "/sandboxes/{id}/metrics", api_sandbox_metrics, NEEDS_KEY, "What a sandbox has used, over time"),
