@@ -72,8 +72,8 @@ typedef void driver_socket_fn(void *context, int fd, const struct err *err);
 /* The answer to a start that comes later. */
 typedef void driver_started_fn(void *context, const struct started *started, const struct err *err);
 /*
- * Everything inside was killed, or will be as soon as the driver has nothing else to do with it. gone says whether it has ended;
- * if not, exited() follows when it has. With an err nothing was killed.
+ * Everything inside was killed, or will be when it is its turn, if many are dying. gone says whether it has ended; if not,
+ * exited() follows when it has. With an err nothing was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
 /*

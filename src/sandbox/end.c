@@ -11,6 +11,7 @@
  *
  * If the row cannot be removed (a full disk), the worker has the driver kill it before it answers. state.c has the states.
  */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -58,6 +59,10 @@ static void on_cut_task(struct loop_task *task)
 {
     struct sandbox *sb = container_of(task, struct sandbox, cut_task);
 
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->cut_posted = false;
+    }
     sandbox_cut(sb);
     sandbox_unref(sb);
 }
@@ -67,8 +72,10 @@ void sandbox_cut_and_wait(struct sandbox *sb)
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
 
-    if (sb->connections == CONNECTIONS_OPEN) {
+    if (sb->connections == CONNECTIONS_OPEN)
         sb->connections = CONNECTIONS_CUTTING;
+    if (sb->connections == CONNECTIONS_CUTTING && !sb->cut_posted) {
+        sb->cut_posted = true;
         sb->cut_task.fn = on_cut_task;
         sandbox_ref(sb);
         loop_post(all->config.loop, &sb->cut_task);
@@ -97,7 +104,7 @@ static void forget(struct sandbox *sb)
     sandbox_unref(sb); /* the map's */
 }
 
-/* The sweep asks the driver again. why NULL: it has killed everything inside. */
+/* The sweep asks the driver again. why NULL: it has killed everything inside, or does so when it is this one's turn. */
 static void ask_later(struct sandbox *sb, const struct err *why)
 {
     struct sandboxes *all = sb->all;
@@ -112,12 +119,12 @@ static void ask_later(struct sandbox *sb, const struct err *why)
         pthread_cond_broadcast(&all->changed);
         pthread_cond_broadcast(&all->place_freed);
     }
-    if (why) {
+    if (why)
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(why));
-        sandbox_shut_network(sb);
-    } else if (!was_slow) {
-        log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
-    }
+    else if (!was_slow)
+        log_info("sandbox %s: killed; it is still being cleared away", sb->id);
+    if (why || !was_slow)
+        sandbox_send_policy(sb);
     sandboxes_look(all);
 }
 
@@ -161,16 +168,42 @@ void stops_add(struct sandbox *sb)
     queue_join(&sb->all->to_stop, &sb->stop_place);
 }
 
+static unsigned stops_of_team(const struct sandboxes *all, struct str team_id)
+{
+    unsigned count = 0;
+
+    for (struct queue_link *link = all->stops.first; link; link = link->next)
+        count += str_eq(container_of(link, struct stop, place)->sandbox->team_id, team_id);
+    return count;
+}
+
+/* Of the team with the fewest under way: one that kills many does not hold up the others. NULL: none waits. */
+static struct sandbox *next_to_stop(const struct sandboxes *all)
+{
+    struct sandbox *next = NULL;
+    unsigned fewest = UINT_MAX;
+
+    for (struct queue_link *link = all->to_stop.first; link && fewest; link = link->next) {
+        struct sandbox *sb = container_of(link, struct sandbox, stop_place);
+        unsigned count = stops_of_team(all, sb->team_id);
+        if (count < fewest) {
+            next = sb;
+            fewest = count;
+        }
+    }
+    return next;
+}
+
 void stops_step(struct sandboxes *all)
 {
-    struct queue_link *next;
+    struct sandbox *next;
 
     if (all->is_in_stops)
         return; /* a driver has answered before driver_stop() returned: the loop below goes on */
     all->is_in_stops = true;
-    while (all->stop_count < LIMIT_ENDS && (next = all->to_stop.first)) {
-        queue_leave(next);
-        stop_one(container_of(next, struct sandbox, stop_place));
+    while (all->stop_count < LIMIT_ENDS && (next = next_to_stop(all))) {
+        queue_leave(&next->stop_place);
+        stop_one(next);
     }
     all->is_in_stops = false;
 }
@@ -185,9 +218,9 @@ void stops_done(struct sandboxes *all)
 }
 
 /*
- * A worker that pauses, resumes or copies it sees that it was killed when the driver has answered. The driver has then nothing
- * else to do with it, so the stop waits for that. If it takes long, the driver is told to stop it nevertheless; the worker
- * stops what it may still have started afterwards.
+ * A stop waits until a worker that pauses, resumes or copies the sandbox has its answer from the driver, WORK_MS at most: two
+ * requests about one sandbox would cross. If it takes longer, the driver is told to stop it nevertheless; the worker then stops
+ * what it may still have started.
  */
 static bool waits_for_workers(struct sandbox *sb)
 {
@@ -215,12 +248,12 @@ static void on_end_task(struct loop_task *task)
 
     sandbox_cut(sb);
     if (waits_for_workers(sb)) {
-        sandbox_shut_network(sb);
+        sandbox_send_policy(sb);
         sandboxes_look(sb->all);
         return;
     }
     if (sb->all->stop_count >= LIMIT_ENDS)
-        sandbox_shut_network(sb);
+        sandbox_send_policy(sb);
     stops_add(sb);
     stops_step(sb->all);
 }
@@ -407,7 +440,6 @@ bool sandbox_seal(struct sandboxes *all, struct str team_id, struct str id, stru
 {
     struct sandbox *sb;
     struct err end_err;
-    bool ours = false;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -420,10 +452,8 @@ bool sandbox_seal(struct sandboxes *all, struct str team_id, struct str id, stru
             return false;
         }
         sandbox_ref(sb);
-        if (!claim_end(sb, "sealed", &ours, err) || !ours) {
-            sandbox_unref(sb);
-            return err_set(err, ERR_CONFLICT, "sandbox %.*s is being killed", STR_ARG(id));
-        }
+        sb->reason = "sealed";
+        sandbox_enter(sb, SANDBOX_ENDING);
     }
     sandbox_cut_and_wait(sb);
     await_workers(sb);

@@ -41,7 +41,7 @@ enum sandbox_state {
 enum sandbox_connections {
     CONNECTIONS_NONE, /* it has not run yet, or they were cut */
     CONNECTIONS_OPEN,
-    CONNECTIONS_CUTTING, /* cut_task is on its way to the loop */
+    CONNECTIONS_CUTTING, /* cut_task will cut them */
 };
 
 /* What was refused lately, and how much of it is told (network.c). */
@@ -89,6 +89,7 @@ struct sandbox {
     enum sandbox_state state;
     int64_t started_us; /* of this run */
     enum sandbox_connections connections;
+    bool cut_posted;      /* cut_task is on its way: it must not be posted twice */
     int64_t deadline_us;  /* for people and for the store */
     uint64_t deadline_ms; /* the same moment on the monotonic clock: this one counts */
     int64_t revision;     /* of the deadline: each change counts one up */
@@ -99,7 +100,7 @@ struct sandbox {
     const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
     const char *reason;      /* why it ends */
     uint64_t retry_ms;   /* STOPPING, KILLED: when the sweep takes it up; UINT64_MAX: the loop or the driver has it */
-    bool is_slow;        /* KILLED: everything inside is dead, and the kernel takes long to free it */
+    bool is_slow;        /* KILLED: the driver kills everything inside, and it takes long to be gone */
     bool stop_failed;    /* the driver could not stop it: its place may take long to be free */
     bool ends_on_disk;   /* it was paused on disk when its end began, so it takes no place */
     uint64_t sampled_ms; /* when its use was last measured; 0: never */
@@ -128,7 +129,7 @@ struct sandbox {
     struct queue_link stop_place; /* in the manager's to_stop */
 
     /* Under the lock again. */
-    struct loop_task cut_task; /* holds a reference while CONNECTIONS_CUTTING */
+    struct loop_task cut_task; /* holds a reference while cut_posted */
     struct loop_task end_task; /* KILLED: on its way to the loop, once */
 };
 
@@ -346,10 +347,11 @@ void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network);
 void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
 /* The policy as it was packed. With the lock held, or before it is in the maps; false: it reaches nothing. */
 bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out);
-/* Sends the policy to egress. Does not wait. */
-void sandbox_send_policy(struct sandbox *sb);
-/* For one that was killed but still runs: has egress cut its connections to the outside and allow no others. Does not wait. */
-void sandbox_shut_network(const struct sandbox *sb);
+/*
+ * Sends the policy to egress. For one that ends and may still run, from STOPPING on: has egress cut its connections and allow no
+ * others. Does not wait.
+ */
+void sandbox_send_policy(const struct sandbox *sb);
 /* Is there anything outside that it may reach? */
 bool sandbox_reaches_out(const struct net_policy *network);
 /* What guestd tells its programs. Text is in the arena, or the manager's. */

@@ -537,9 +537,9 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
         /* enter_running() looks at it for one that is starting. */
         sb->exited = exit_reason[cause];
         if (sb->state == SANDBOX_KILLED && sb->retry_ms == UINT64_MAX)
-            return; /* the driver is being asked */
-        if (sb->state == SANDBOX_KILLED)
-            sb->retry_ms = 0; /* its place can go */
+            return;                                      /* the driver is being asked */
+        if (sb->state == SANDBOX_KILLED && !sb->at_work) /* else sandbox_work_done() does this */
+            sb->retry_ms = 0;                            /* its place can go */
     }
     sandboxes_look(all);
 }
@@ -863,13 +863,15 @@ static struct sandbox *adopt_pausing(struct sandbox *sb, const struct held *ther
     return sandbox_ref(sb);
 }
 
-static void discard(struct sandbox *sb, const char *why)
+/* `there` is NULL if the driver does not hold it. */
+static void discard(struct sandbox *sb, const struct held *there, const char *why)
 {
     struct err err;
 
     log_info("sandbox %s: left over (%s), ending it", sb->id, why);
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->has_network = there && there->has_network; /* the egress of before may still have its policy */
         sandbox_enter(sb, SANDBOX_ENDING);
     }
     sandbox_ref(sb);
@@ -972,11 +974,11 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
         } else if (found == SANDBOX_PAUSED)
             adopt_paused(known[i], there, rows[i].state);
         else
-            discard(known[i], rows[i].state == SANDBOX_ROW_STARTING ? "was still starting" : "no longer there");
+            discard(known[i], there, rows[i].state == SANDBOX_ROW_STARTING ? "was still starting" : "no longer there");
     }
     for (uint32_t i = 0; i < held_count; i++)
         if (!is_row(rows, row_count, str_from(held[i].id)))
-            discard(remember(all, str_from(held[i].id), NULL), "not in the store");
+            discard(remember(all, str_from(held[i].id), NULL), &held[i], "not in the store");
     snapshots_drop_unknown(all);
     workers_run(all->config.workers, &relink->job);
     return true;

@@ -155,33 +155,27 @@ void sandbox_describe_network(const struct sandbox *sb, const struct net_policy 
 }
 
 /*
- * With the lock held: if a change came between reading and sending, egress would get the older one last. Not to one that ends:
- * sandbox_shut_network() has the last word.
+ * With the lock held: if a change came between reading and sending, egress would get the older one last. To one that ends: no
+ * bytes, which is that it reaches nothing, services included.
  */
 static void send_policy(const struct sandbox *sb)
 {
     const struct sandboxes_config *config = &sb->all->config;
+    bool ends = sb->state >= SANDBOX_STOPPING;
 
-    if (config->send_policy && sb->policy && sb->state < SANDBOX_STOPPING)
+    if (!config->send_policy)
+        return;
+    if (!ends && sb->policy)
         config->send_policy(config->context, sb->id, str_of(sb->policy, sb->policy_len));
+    else if (ends && sb->has_network && !sb->ends_on_disk)
+        config->send_policy(config->context, sb->id, STR(""));
 }
 
-void sandbox_send_policy(struct sandbox *sb)
+void sandbox_send_policy(const struct sandbox *sb)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     send_policy(sb);
-}
-
-void sandbox_shut_network(const struct sandbox *sb)
-{
-    const struct sandboxes_config *config = &sb->all->config;
-    auto_buf struct buf nothing = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
-
-    net_policy_pack(&nothing, &(struct net_policy){ 0 });
-    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-    if (config->send_policy && sb->has_network && !sb->ends_on_disk)
-        config->send_policy(config->context, sb->id, buf_str(&nothing));
 }
 
 void sandboxes_send_policies(struct sandboxes *all)
@@ -232,7 +226,7 @@ static void end_change(struct sandbox *sb)
         pthread_cond_broadcast(&sb->all->changed);
     }
     if (is_ending)
-        sandbox_shut_network(sb);
+        sandbox_send_policy(sb);
     sandbox_unref(sb);
 }
 

@@ -15,7 +15,7 @@
  *
  * One worker at a time does any of this (struct turns): further callers wait for it and get its result. A kill does not
  * wait for long. So after each step that waits, the worker looks whether the sandbox is still in the state that it has put
- * it in; if not, it leaves the rest to the worker that ends it.
+ * it in; if not, it leaves the rest to the loop (end.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +188,15 @@ static void network_now(struct sandbox *sb, struct arena *arena, struct guestlin
     sandbox_describe_network(sb, &network, arena, out);
 }
 
-/* The link is its log's from now on. */
+/* The link is its log's from now on, unless it was killed: then its log has ended, or is about to. */
+static void begin_log(struct sandbox *sb, int *guestlink_fd)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (sb->state < SANDBOX_STOPPING)
+        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(guestlink_fd));
+}
+
 static bool listen_again(struct sandbox *sb, int *guestlink_fd, bool resumed, struct err *err)
 {
     struct guestlink_network network;
@@ -199,7 +207,7 @@ static bool listen_again(struct sandbox *sb, int *guestlink_fd, bool resumed, st
     bool ok = guest_listen(*guestlink_fd, &network, resumed, err);
     arena_done(&arena);
     if (ok)
-        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(guestlink_fd));
+        begin_log(sb, guestlink_fd);
     return ok;
 }
 
@@ -358,7 +366,8 @@ static void undo_pause(struct pausing *p, enum held_state now, const struct err 
     if (sandbox_is_still(sb, SANDBOX_PAUSING, &err)) {
         sandbox_take_back(sb, take_fd(&p->guestlink_fd));
         if (!store_sandbox_change(all->config.store, str_from(sb->id),
-                                  &(struct sandbox_change){ .state = SANDBOX_ROW_RUNNING }, NULL, &err))
+                                  &(struct sandbox_change){ .state = SANDBOX_ROW_RUNNING }, NULL, &err) &&
+            err.kind != ERR_NOT_FOUND) /* else it was killed just now, and has no row */
             log_warn("sandbox %s: runs on after a pause that failed, which its row does not say: %s", sb->id,
                      err_text(&err));
     }
@@ -552,6 +561,7 @@ static void writing_run(struct job *job)
         if (ok) {
             sb->held = HELD_PARKED_IMAGE;
             sb->exited = NULL;
+            pthread_cond_broadcast(&sb->all->place_freed);
         }
         sandbox_work_done(sb);
     }
@@ -765,7 +775,7 @@ static bool set_up_again(struct resuming *r, int guestlink_fd, struct err *err)
     read_envs(r, &envs, &env_count);
     if (!sandbox_set_guest_up(sb, envs, env_count, r->memory, fd, &r->arena, err))
         return false;
-    logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(&fd));
+    begin_log(sb, &fd);
     sandbox_note_no_network(sb);
     return true;
 }
@@ -853,7 +863,7 @@ static void leave(struct sandbox *sb, const struct err *why)
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         turn_end(sb, &sb->resumes, why);
     }
-    /* The other worker's stop may have come before our start. Fine if nothing is there. */
+    /* The loop's stop may have come before our start. Fine if nothing is there. */
     if (!driver_stop_wait(sb->all->config.driver, sb->id, 0, &gone, &err))
         log_warn("sandbox %s: killed, and perhaps it runs until the server starts again: %s", sb->id, err_text(&err));
 }
@@ -1152,7 +1162,7 @@ static void enter_paused_after_all(struct pausing *p, struct err *why)
     }
     p->memory = now == HELD_FROZEN || (p->memory && now != HELD_PARKED);
     int64_t now_us = clock_wall_us();
-    if (!keep_paused(p, now_us, next_revision(sb), why))
+    if (!keep_paused(p, now_us, next_revision(sb), why) && why->kind != ERR_NOT_FOUND)
         log_warn("sandbox %s: paused, which its row does not say yet: %s", sb->id, err_text(why));
     if (enter_paused(p, now == HELD_NOT ? HELD_PARKED : (enum held_state)now, now_us, why))
         log_info("sandbox %s: paused", sb->id);

@@ -46,7 +46,10 @@ struct sandboxes_config {
     struct store *store;
     /* No longer routable: reset its connections, so that no client takes half an answer for a whole one. On the loop. */
     void (*on_unroutable)(void *context, const char *id);
-    /* Sends a packed net_policy to egress and does not wait. Any thread, with a lock held. NULL: there is no egress. */
+    /*
+     * Sends a packed net_policy to egress and does not wait; no bytes: see egress_policy(). Any thread, with a lock held. NULL:
+     * there is no egress.
+     */
     void (*send_policy)(void *context, const char *id, struct str policy);
     /* The same from a worker, and waits until egress applies it. */
     bool (*apply_policy)(void *context, const char *id, struct str policy, struct err *err);
@@ -197,10 +200,10 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
     must_use;
 
 /*
- * Returns when it is no longer routable or listed, its row is removed, and no crash can bring it back. Behind that, in this
- * order: connections cut; everything inside killed; its place free. A call that answers through the loop answers after the
- * cut. Two callers at the same time both succeed; a later one gets ERR_NOT_FOUND. ERR_TIMEOUT when another worker takes too
- * long to end it.
+ * Returns when it is no longer routable or listed, its row is removed, and no crash of a role can bring it back (end.c has the
+ * exceptions: a power cut, a full disk). Behind that, in this order: connections cut; everything inside killed; its place free.
+ * A call that answers through the loop answers after the cut. Two callers at the same time both succeed; a later one gets
+ * ERR_NOT_FOUND. ERR_TIMEOUT when another worker takes too long to end it.
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;

@@ -125,7 +125,8 @@ static bool copy(struct sandbox *sb, enum pause_call call, bool memory, struct a
     if (ok)
         event = record_checkpointed(sb, out, arena);
     if (!store_sandbox_change(config->store, str_from(sb->id), &(struct sandbox_change){ .state = SANDBOX_ROW_RUNNING },
-                              ok ? &event : NULL, &store_err))
+                              ok ? &event : NULL, &store_err) &&
+        store_err.kind != ERR_NOT_FOUND) /* else it was killed just now, and has no row */
         log_warn("sandbox %s: runs on after a snapshot, which its row does not say: %s", sb->id, err_text(&store_err));
     return ok;
 }

@@ -11,7 +11,7 @@
  * can be ended: a caller's worker enters ENDING at once, the sweep enters STOPPING and leaves that to a worker. From KILLED on
  * it is the loop's (end.c).
  * Of a pause, a resume or a snapshot one worker has the sandbox; when the driver has answered it looks whether the sandbox
- * was killed meanwhile, and then leaves it to the worker that ends it.
+ * was killed meanwhile, and then leaves it to the loop.
  */
 #include <assert.h>
 
@@ -50,6 +50,8 @@ void sandbox_enter(struct sandbox *sb, enum sandbox_state next)
         sb->ends_on_disk |= sb->state == SANDBOX_PAUSED && sb->held > HELD_FROZEN;
     sb->state = next;
     pthread_cond_broadcast(&sb->all->changed);
+    if (next == SANDBOX_PAUSED || next == SANDBOX_STOPPING)
+        pthread_cond_broadcast(&sb->all->place_freed);
 }
 
 const char *sandbox_state_name(enum sandbox_state state)

@@ -134,6 +134,8 @@ static bool fake_stop_wait(struct driver *driver, const char *id, uint32_t patie
     bool ok = true;
 
     pthread_mutex_lock(&fake->lock);
+    if (fake->noted_id && strcmp(id, fake->noted_id) == 0)
+        fake->stops_before_noted = fake->stops;
     fake->stops++;
     struct fake_held *held = fake_find(fake, str_from(id));
     *out_gone = !fake->stop_sticks || !held;

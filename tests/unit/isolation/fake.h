@@ -77,6 +77,8 @@ struct fake {
     struct str exits_after_list; /* dies just after the driver was asked what it holds */
     uint32_t stop_patience_ms;
     unsigned at_gate, starts, stops, stop_failures, stats_calls;
+    const char *noted_id;        /* of the stops… */
+    unsigned stops_before_noted; /* …those before the one of this id */
     struct plan last_plan;
     uint16_t guestd_port;       /* where dials to guestd's port go; 0: there */
     struct loop *dial_later;    /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */

@@ -210,10 +210,10 @@ static void one_that_was_killed_during_a_change_reaches_nothing(void **state)
     rig->before_apply = kill_it;
     MUST(sandbox_set_network(rig->all, TEAM, info.id, &(struct net_policy){ .internet = true }, &rig->arena, &err));
     assert_int_equal(rig->policies_applied, 1);
-    assert_false(rig->policy.internet);
-    unsigned sent = rig->policies_sent;
-    sandboxes_send_policies(rig->all); /* to an egress that was started again */
-    assert_int_equal(rig->policies_sent, sent);
+    assert_true(rig->is_shut);
+    rig->is_shut = false;
+    sandboxes_send_policies(rig->all); /* egress had no room for some */
+    assert_true(rig->is_shut);
     rig_shut_stop_gate(rig, false);
     rig_wait_ended(rig);
 }

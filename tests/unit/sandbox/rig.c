@@ -23,6 +23,9 @@ static void take_policy(struct rig *rig, const char *id, struct str policy)
     struct unpack in = unpack_from(policy);
 
     snprintf(rig->policy_id, sizeof rig->policy_id, "%s", id);
+    rig->is_shut = policy.len == 0;
+    if (rig->is_shut)
+        return;
     net_policy_unpack(&in, &rig->egress_arena, &rig->policy);
     MUST(unpack_done(&in, &err));
 }

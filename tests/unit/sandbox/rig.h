@@ -35,6 +35,7 @@ struct rig {
     unsigned policies_sent, policies_applied;
     char policy_id[LIMIT_ID_BYTES];                        /* the last one */
     struct net_policy policy;                              /* in egress_arena: workers call */
+    bool is_shut;                                          /* it reaches nothing, because it ends */
     void (*before_apply)(struct rig *rig, const char *id); /* by a worker, as it applies a change; may be NULL */
     struct arena egress_arena;
 

@@ -618,6 +618,30 @@ static void of_many_that_are_killed_some_die_at_a_time(void **state)
         check_events(rig, ids[i], "created killed");
 }
 
+static void of_many_that_are_killed_another_teams_does_not_wait_for_all(void **state)
+{
+    struct rig *rig = *state;
+    struct str ids[2 * LIMIT_ENDS];
+
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        ids[i] = rig_create(rig).id;
+    rig->want.team_id = STR("others");
+    struct sandbox_info theirs = rig_create(rig);
+    char id[LIMIT_ID_BYTES];
+    snprintf(id, sizeof id, "%.*s", STR_ARG(theirs.id));
+    rig->fake.noted_id = id;
+    rig_shut_stop_gate(rig, true);
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        MUST(sandbox_kill(rig->all, TEAM, ids[i], "request", &err));
+    MUST(sandbox_kill(rig->all, STR("others"), theirs.id, "request", &err));
+    rig_wait_at_stop_gate(rig, LIMIT_ENDS);
+    rig_turn(rig, 0);
+    rig_shut_stop_gate(rig, false);
+    check_nothing_is_left(rig);
+    assert_int_equal(rig->fake.stops, COUNT_OF(ids) + 1);
+    assert_int_equal(rig->fake.stops_before_noted, 1); /* the first place that is free is theirs */
+}
+
 static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
 {
     struct rig *rig = *state;
@@ -942,6 +966,7 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
     assert_true(rig_holds(rig, STR("istranger")));
     rig_turn(rig, RETRY_MS);
     rig_wait_empty(rig);
+    assert_true(rig->is_shut); /* meanwhile: egress may have had its policy */
 }
 
 /* ---- shares ---- */
@@ -1183,6 +1208,7 @@ int main(void)
         MADE(a_create_at_the_limit_waits_for_the_place_of_one_that_was_killed),
         MADE(a_create_does_not_wait_for_the_place_of_another_key),
         RUNNING(of_many_that_are_killed_some_die_at_a_time),
+        RUNNING(of_many_that_are_killed_another_teams_does_not_wait_for_all),
         RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
         RUNNING(one_whose_guestd_had_no_memory_left_says_so),
         RUNNING(a_deadline_ends_the_sandbox),
