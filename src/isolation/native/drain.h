@@ -10,7 +10,7 @@
  * read, and the next one wants them.
  *
  * Ownership  The cgroups and the trash outlive it.
- * Threads    Keeper's one. Nothing here waits.
+ * Threads    Keeper's one. drain_end() and drains_free() wait for the child, 500 ms at most; nothing else here waits.
  * Failure    The cgroups are removed also if the drain fails; if keeper ends before that, the next keeper removes them.
  */
 #ifndef ISOLATION_NATIVE_DRAIN_H
@@ -24,11 +24,14 @@
 struct drains;
 
 struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash) must_use;
-void drains_free(struct drains *drains); /* removes what is left; waits for the child no longer than a moment */
+void drains_free(struct drains *drains); /* removes what is left */
 
 /* After cgroup_leave_memory(), and when the sandbox's directory is in the trash. */
 void drain_add(struct drains *drains, const char *id);
-/* Removes its cgroups now, if there are any: another sandbox gets this id. Ids of the API are given once. */
+/*
+ * Removes its cgroups now, if there are any: another sandbox gets this id. Ids of the API are given once. It waits only if
+ * the child is at work on this one.
+ */
 void drain_end(struct drains *drains, const char *id);
 
 #endif
