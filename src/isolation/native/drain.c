@@ -112,12 +112,12 @@ static void remove_late_at(struct drains *drains, struct drain **at)
 /* ---- again ---- */
 
 /* False: nothing is charged to it, or so much that it is to stay. Then it is removed as it is. */
-static bool has_little(const struct drains *drains, const char *id)
+static bool has_little(const struct cgroups *cgroups, const char *id)
 {
     uint64_t bytes;
     struct err ignored; /* it is removed as it is */
 
-    return cgroup_memory_used(drains->cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES;
+    return cgroup_memory_used(cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES;
 }
 
 static bool has_pages(const struct drains *drains, const char *id)
@@ -128,7 +128,7 @@ static bool has_pages(const struct drains *drains, const char *id)
     struct str text;
     struct err ignored; /* as above */
 
-    return has_little(drains, id) &&
+    return has_little(drains->cgroups, id) &&
            cgroup_read(drains->cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, &ignored) &&
            usage_field(text, is_v2 ? STR("file") : STR("total_cache"), &cache) && cache;
 }
@@ -200,6 +200,11 @@ static void child_ended(void *context, unsigned ready)
     drain_next(drains);
 }
 
+bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
+{
+    return has_little(cgroups, id) && cgroup_open_reclaim(cgroups, id, out_fd, out_text);
+}
+
 static void start_child(struct drains *drains, const int *fds, const char *const *texts, int count)
 {
     struct clone_args args = { .flags = CLONE_PIDFD,
@@ -229,8 +234,7 @@ static void drain_next(struct drains *drains)
     while (!drains->pid && drains->first && drains->first->round <= round) {
         const struct drain *drain = drains->first;
         for (; drain && drain->round <= round && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
-            if (has_little(drains, drain->id) &&
-                cgroup_open_reclaim(drains->cgroups, drain->id, &fds[count], &texts[count]))
+            if (drain_open(drains->cgroups, drain->id, &fds[count], &texts[count]))
                 count++;
         if (count)
             start_child(drains, fds, texts, count);

@@ -9,6 +9,8 @@
  * A cgroup with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
  * read, and the next one wants them.
  *
+ * The files of a parked sandbox stay, and its id must be free when it is parked. So park.c drains it by itself, before that.
+ *
  * Ownership  The cgroups and the trash outlive it.
  * Threads    Keeper's one. drain_end() and drains_free() wait for the child, 500 ms at most; nothing else here waits.
  * Failure    The cgroups are removed also if the drain fails; if keeper ends before that, the next keeper removes them.
@@ -33,5 +35,11 @@ void drain_add(struct drains *drains, const char *id);
  * the child is at work on this one.
  */
 void drain_end(struct drains *drains, const char *id);
+
+/*
+ * For who drains a sandbox by itself: what to write into which file, as cgroup_open_reclaim(). False: nothing is to be taken
+ * back.
+ */
+bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
 
 #endif
