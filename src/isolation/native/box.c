@@ -222,6 +222,8 @@ void box_clear(struct box *box)
     struct native *native = box->native;
     struct err err;
 
+    if (box->keep != HELD_RUNNING && park_drain(box))
+        return;
     if (!clear_remains(box, &err)) {
         if (++box->tries < CLEAR_TRIES) {
             timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);

@@ -644,6 +644,18 @@ static bool is_sought(void *context, pid_t pid)
     return !seek->found;
 }
 
+/*
+ * Does <id> have a `user` leaf in this tree? In the freezer's it has none: there all processes of the sandbox are in <id>.
+ * Not by the number of the tree: earlier keepers had freezers too, and behind trees() any tree can be one.
+ */
+static bool has_user_leaf(const struct cgroups *cgroups, int tree, const char *id)
+{
+    char path[LIMIT_ID_BYTES + 16];
+
+    (void)snprintf(path, sizeof path, "%s/user", id);
+    return faccessat(cgroups->fds[tree], path, F_OK, 0) == 0;
+}
+
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
 {
     const char *const places[] = { guestd_place(cgroups), "guestd" }; /* the second: made by an earlier version */
@@ -653,7 +665,7 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
     for (size_t place = 0; place < COUNT_OF(places); place++) {
         (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, places[place]);
         for (int i = 0; i < cgroups->count && !seek.found; i++)
-            if (i != CGROUP_FREEZER || cgroups->report.layout == CGROUP_V2) /* there <id> has all of its processes */
+            if (has_user_leaf(cgroups, i, id))
                 (void)each_process(cgroups->fds[i], path, is_sought, &seek);
     }
     return seek.found;

@@ -111,16 +111,24 @@ static void remove_late_at(struct drains *drains, struct drain **at)
 
 /* ---- again ---- */
 
-/* False also if it is to stay: see open_one(). */
+/* False: nothing is charged to it, or so much that it is to stay. Then it is removed as it is. */
+static bool has_little(const struct cgroups *cgroups, const char *id)
+{
+    uint64_t bytes;
+    struct err ignored; /* it is removed as it is */
+
+    return cgroup_memory_used(cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES;
+}
+
 static bool has_pages(const struct drains *drains, const char *id)
 {
     bool is_v2 = cgroups_report(drains->cgroups)->layout == CGROUP_V2;
     char room[STAT_BYTES];
-    uint64_t bytes, cache;
+    uint64_t cache;
     struct str text;
-    struct err ignored; /* it is removed as it is */
+    struct err ignored; /* as above */
 
-    return cgroup_memory_used(drains->cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
+    return has_little(drains->cgroups, id) &&
            cgroup_read(drains->cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, &ignored) &&
            usage_field(text, is_v2 ? STR("file") : STR("total_cache"), &cache) && cache;
 }
@@ -192,14 +200,9 @@ static void child_ended(void *context, unsigned ready)
     drain_next(drains);
 }
 
-/* False: nothing is there, or it is to stay. */
-static bool open_one(const struct drains *drains, const char *id, int *out_fd, const char **out_text)
+bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
 {
-    uint64_t bytes;
-    struct err ignored; /* it is removed as it is */
-
-    return cgroup_memory_used(drains->cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES &&
-           cgroup_open_reclaim(drains->cgroups, id, out_fd, out_text);
+    return has_little(cgroups, id) && cgroup_open_reclaim(cgroups, id, out_fd, out_text);
 }
 
 static void start_child(struct drains *drains, const int *fds, const char *const *texts, int count)
@@ -231,7 +234,7 @@ static void drain_next(struct drains *drains)
     while (!drains->pid && drains->first && drains->first->round <= round) {
         const struct drain *drain = drains->first;
         for (; drain && drain->round <= round && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
-            if (open_one(drains, drain->id, &fds[count], &texts[count]))
+            if (drain_open(drains->cgroups, drain->id, &fds[count], &texts[count]))
                 count++;
         if (count)
             start_child(drains, fds, texts, count);

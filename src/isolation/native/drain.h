@@ -9,8 +9,10 @@
  * A cgroup with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
  * read, and the next one wants them.
  *
+ * The files of a parked sandbox stay, and its id must be free when it is parked. So park.c drains it by itself, before that.
+ *
  * Ownership  The cgroups and the trash outlive it.
- * Threads    Keeper's one. Nothing here waits.
+ * Threads    Keeper's one. drain_end() and drains_free() wait for the child, 500 ms at most; nothing else here waits.
  * Failure    The cgroups are removed also if the drain fails; if keeper ends before that, the next keeper removes them.
  */
 #ifndef ISOLATION_NATIVE_DRAIN_H
@@ -24,11 +26,20 @@
 struct drains;
 
 struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash) must_use;
-void drains_free(struct drains *drains); /* removes what is left; waits for the child no longer than a moment */
+void drains_free(struct drains *drains); /* removes what is left */
 
 /* After cgroup_leave_memory(), and when the sandbox's directory is in the trash. */
 void drain_add(struct drains *drains, const char *id);
-/* Removes its cgroups now, if there are any: another sandbox gets this id. Ids of the API are given once. */
+/*
+ * Removes its cgroups now, if there are any: another sandbox gets this id. Ids of the API are given once. It waits only if
+ * the child is at work on this one.
+ */
 void drain_end(struct drains *drains, const char *id);
+
+/*
+ * For who drains a sandbox by itself: what to write into which file, as cgroup_open_reclaim(). False: nothing is to be taken
+ * back.
+ */
+bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
 
 #endif

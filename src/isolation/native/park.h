@@ -32,6 +32,8 @@ void box_park(struct box *box, enum held_state as, driver_kept_fn *done, void *c
 void park_await(struct box *box, driver_kept_fn *done, void *context);
 
 /* What box.c calls. */
+/* Its memory is being taken back: box_clear() is called again when that is over. False: it is over, or not worth it. */
+bool park_drain(struct box *box) must_use;
 bool park_clear(struct box *box, struct err *err) must_use; /* all but the directory; false: try again */
 void park_cleared(struct box *box);                         /* and it becomes PARKED, now or later */
 void park_lost(struct box *box, const struct err *why);     /* it ends for good: a park under way fails */

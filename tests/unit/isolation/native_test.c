@@ -7,6 +7,7 @@
 #include <ftw.h>
 #include <linux/nsfs.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "io/loop.h"
+#include "isolation/native/cgroup.h"
 #include "old_kernel.h"
 #include "test.h"
 #include "turn.h"
@@ -1901,6 +1903,134 @@ static void the_next_driver_sweeps_a_frozen_sandbox(void **state)
     with_each_freezer(*state, check_swept);
 }
 
+/* ---- cgroups of an earlier keeper ---- */
+
+static pid_t fork_sleeper(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the case fails */
+        for (;;)
+            (void)pause();
+    }
+    assert_true(pid > 0);
+    return pid;
+}
+
+static void end_sleeper(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void put_into_each(int *fds, size_t count, pid_t pid)
+{
+    for (size_t i = 0; i < count; i++) {
+        assert_true(dprintf(fds[i], "%d", pid) > 0);
+        fd_close(&fds[i]);
+    }
+}
+
+static struct cgroups *open_cgroups(const struct world *world, bool old_freezer)
+{
+    struct cgroups *cgroups;
+    struct err err;
+    char name[64];
+
+    (void)snprintf(name, sizeof name, "cloister.test.%d", getpid());
+    cgroups = cgroups_open(name, world->data_fd, old_freezer, &err);
+    if (!cgroups)
+        fail_msg("%s", err_text(&err));
+    return cgroups;
+}
+
+/* On a hybrid host the old freezer is another tree. That of the keeper before is one of an earlier keeper then. */
+static void check_holds(struct world *world, bool first_old)
+{
+    const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
+    struct cgroups *cgroups = open_cgroups(world, first_old);
+    pid_t guestd = fork_sleeper(), user = fork_sleeper();
+    int fds[CGROUP_TREE_COUNT];
+    size_t count;
+    struct err err;
+
+    assert_true(cgroup_make(cgroups, "sandbox1", &limits, &err));
+    assert_true(cgroup_open_above(cgroups, "sandbox1", fds, &count, &err));
+    put_into_each(fds, count, guestd);
+    assert_true(cgroup_open_guestd(cgroups, "sandbox1", fds, &count, &err));
+    put_into_each(fds, count, guestd);
+    assert_true(cgroup_open_user(cgroups, "sandbox1", fds, &count, &err));
+    put_into_each(fds, count, user);
+    for (int old = 0; old < 2; old++) {
+        cgroups_close(cgroups);
+        cgroups = open_cgroups(world, old);
+        assert_true(cgroup_holds(cgroups, "sandbox1", guestd));
+        assert_false(cgroup_holds(cgroups, "sandbox1", user));
+        assert_false(cgroup_holds(cgroups, "sandbox1", getpid()));
+    }
+    end_sleeper(guestd);
+    end_sleeper(user);
+    for (int i = 0; i < 100 && !cgroup_remove(cgroups, "sandbox1", &err); i++)
+        turn_for(world->loop, 10);
+    cgroups_remove(cgroups);
+}
+
+static void a_users_process_is_not_taken_for_guestd_whichever_freezer_it_is_in(void **state)
+{
+    check_holds(*state, false);
+    check_holds(*state, true);
+}
+
+static void unmount_freezers(const struct cgroup_report *report)
+{
+    assert_int_equal(unshare(CLONE_NEWNS), 0);
+    assert_int_equal(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+    if (report->v2_mount[0])
+        assert_int_equal(umount2(report->v2_mount, MNT_DETACH), 0);
+    (void)umount2("/sys/fs/cgroup/freezer", MNT_DETACH); /* or it is not there */
+}
+
+/* Here the first tree of an earlier keeper has the number of a freezer's. */
+static void without_a_freezer_guestd_is_found_where_an_earlier_keeper_was(void **state)
+{
+    struct world *world = *state;
+    struct cgroups *cgroups = open_cgroups(world, false);
+    const struct cgroup_report report = *cgroups_report(cgroups);
+    char place[LIMIT_PATH_BYTES + 16], path[LIMIT_PATH_BYTES + 64];
+    int status;
+    struct err err;
+
+    cgroups_remove(cgroups);
+    if (report.layout == CGROUP_V2)
+        skip(); /* the freezer is no tree there */
+    (void)snprintf(place, sizeof place, "%s/elsewhere.%d", report.base[CGROUP_PIDS], getpid());
+    assert_int_equal(mkdir(place, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/sandbox1", place);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/sandbox1/user", place);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s\n", place);
+    assert_true(fd_write_file(world->data_fd, "cgroups", str_from(path), &err));
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)snprintf(path, sizeof path, "%s/sandbox1/cgroup.procs", place);
+        bool fine = fd_write_file(AT_FDCWD, path, STR("0"), &err);
+        unmount_freezers(&report);
+        cgroups = open_cgroups(world, false);
+        fine = fine && cgroups_report(cgroups)->freezer == CGROUP_FREEZER_NONE &&
+               cgroup_holds(cgroups, "sandbox1", getpid()) && !cgroup_holds(cgroups, "sandbox1", getppid());
+        cgroups_remove(cgroups);
+        _exit(fine ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    for (const char *const *part = (const char *const[]){ "/sandbox1/user", "/sandbox1", "", NULL }; *part; part++) {
+        (void)snprintf(path, sizeof path, "%s%s", place, *part);
+        (void)rmdir(path);
+    }
+    assert_int_equal(status, 0);
+}
+
 static void check_bomb(struct world *world)
 {
     struct plan plan = a_plan("sandbox1");
@@ -2130,6 +2260,8 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_kill_ends_a_frozen_sandbox),
         NATIVE_CASE(the_next_driver_finds_a_frozen_sandbox_frozen),
         NATIVE_CASE(the_next_driver_sweeps_a_frozen_sandbox),
+        NATIVE_CASE(a_users_process_is_not_taken_for_guestd_whichever_freezer_it_is_in),
+        NATIVE_CASE(without_a_freezer_guestd_is_found_where_an_earlier_keeper_was),
         NATIVE_CASE(a_fork_bomb_freezes_and_dies),
         NATIVE_CASE(stopped_and_traced_processes_and_those_in_vfork_freeze),
         NATIVE_CASE(a_thaw_or_a_kill_answers_a_freeze_that_is_under_way),
