@@ -20,7 +20,7 @@
 
 struct api {
     struct api_config config;
-    struct lane *starts, *slow_starts, *pauses;
+    struct lane *starts, *slow_starts, *pauses, *changes;
     struct upload_desk *uploads;
     struct mail_api *mail;
     struct mail_hooks *hooks; /* NULL: mail is off */
@@ -51,6 +51,12 @@ struct api *api_new(const struct api_config *config)
                                                 .waiting_each = LIMIT_PAUSES_WAITING,
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
+    api->changes = lane_new(config->workers, &(struct lane_rule){
+                                                 .most = LIMIT_CHANGES,
+                                                 .most_each = LIMIT_CHANGES_PER_KEY,
+                                                 .waiting_each = LIMIT_CHANGES_WAITING,
+                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
+                                             });
     api->uploads = upload_desk_new(&api->config);
     api->mail = mail_api_new(&api->config);
     if (config->actions->mail)
@@ -185,14 +191,18 @@ static void send_too_many_wait(struct request *rq)
                   arena_format(rq->arena, "too many %s: try again in a moment",
                                rq->match.route->flags & STARTS
                                    ? "sandboxes of this API key are waiting to be started"
-                                   : "slow requests of this API key are waiting (pauses, resumes, disk use)"));
+                                   : "slow requests of this API key are waiting (pauses, resumes, changes, disk use)"));
     request_send(rq);
 }
 
 static void run_in_lane(struct request *rq)
 {
     struct api *api = container_of(rq->config, struct api, config);
-    struct lane *lane = rq->must_wait ? api->slow_starts : rq->match.route->flags & STARTS ? api->starts : api->pauses;
+    unsigned flags = rq->match.route->flags;
+    struct lane *lane = rq->must_wait     ? api->slow_starts
+                        : flags & STARTS  ? api->starts
+                        : flags & CHANGES ? api->changes
+                                          : api->pauses;
 
     rq->job = (struct job){ .run = run_handler, .done = handler_done };
     http_ref(rq->ex);
@@ -218,7 +228,7 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
         return;
     }
     rq->body = body;
-    if (rq->match.route->flags & (STARTS | PAUSES))
+    if (rq->match.route->flags & (STARTS | PAUSES | CHANGES))
         run_in_lane(rq);
     else
         run_job(rq, run_handler, handler_done);

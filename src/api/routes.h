@@ -12,6 +12,7 @@ enum route_flags {
     STARTS = 16,     /* starts a sandbox: runs in the lane for starts */
     UPLOADS = 64,    /* no key but a signed link; its body is streamed */
     PAUSES = 32,     /* waits for a pause, a resume or a snapshot, or reads much: runs in the lane for those */
+    CHANGES = 128,   /* changes a network, which must not wait for pauses: runs in a lane of its own */
 };
 
 #endif

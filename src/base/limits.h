@@ -219,7 +219,7 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 120
+#define LIMIT_WORKERS 128
 #define LIMIT_STARTS 24             /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8      /* of LIMIT_STARTS */
 #define LIMIT_SLOW_STARTS 16        /* creates that wait for a start command, of LIMIT_WORKERS: for minutes… */
@@ -229,6 +229,9 @@
 #define LIMIT_PAUSES 12                       /* calls that pause, resume, copy or read much, of LIMIT_WORKERS… */
 #define LIMIT_PAUSES_PER_KEY 5                /* …of one key: less than half… */
 #define LIMIT_PAUSES_WAITING 1024             /* …and waiting ones of one key */
+#define LIMIT_CHANGES 4                       /* calls that change a sandbox's network, of LIMIT_WORKERS… */
+#define LIMIT_CHANGES_PER_KEY 3               /* …of one key: those of one sandbox wait for each other… */
+#define LIMIT_CHANGES_WAITING 256             /* …and waiting ones of one key */
 #define LIMIT_DUE_PAUSES 6                    /* pauses at deadlines at once, of LIMIT_WORKERS; the others run on… */
 #define LIMIT_DUE_PAUSES_PER_KEY 4            /* …of one key's sandboxes: a sync may take minutes */
 #define LIMIT_FORK_HELPERS 6                  /* workers that help with copies, of LIMIT_WORKERS… */

@@ -47,14 +47,15 @@
 #include "template/template.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(LIMIT_STARTS + LIMIT_SLOW_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_DUE_PAUSES + LIMIT_WAKES +
-                          LIMIT_MAIL_CALLS + LIMIT_MAIL_SWEEPERS + LIMIT_UPLOAD_WORKERS + LIMIT_HOOKS +
+static_assert(LIMIT_STARTS + LIMIT_SLOW_STARTS + LIMIT_FORK_HELPERS + LIMIT_PAUSES + LIMIT_CHANGES + LIMIT_DUE_PAUSES +
+                          LIMIT_WAKES + LIMIT_MAIL_CALLS + LIMIT_MAIL_SWEEPERS + LIMIT_UPLOAD_WORKERS + LIMIT_HOOKS +
                           LIMIT_HOOK_LOOKS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS <
                       LIMIT_WORKERS &&
                   LIMIT_STARTS_PER_KEY < LIMIT_STARTS && 2 * LIMIT_SLOW_STARTS_PER_KEY < LIMIT_SLOW_STARTS &&
-                  2 * LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES && LIMIT_DUE_PAUSES_PER_KEY < LIMIT_DUE_PAUSES &&
-                  LIMIT_FORK_HELPERS_PER_KEY < LIMIT_FORK_HELPERS && 2 * LIMIT_COPIES_PER_TEAM <= LIMIT_COPIES &&
-                  LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS && LIMIT_UPLOAD_WORKERS_EACH < LIMIT_UPLOAD_WORKERS,
+                  2 * LIMIT_PAUSES_PER_KEY < LIMIT_PAUSES && LIMIT_CHANGES_PER_KEY < LIMIT_CHANGES &&
+                  LIMIT_DUE_PAUSES_PER_KEY < LIMIT_DUE_PAUSES && LIMIT_FORK_HELPERS_PER_KEY < LIMIT_FORK_HELPERS &&
+                  2 * LIMIT_COPIES_PER_TEAM <= LIMIT_COPIES && LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS &&
+                  LIMIT_UPLOAD_WORKERS_EACH < LIMIT_UPLOAD_WORKERS,
               "creates, pauses, mail, uploads and TLS handshakes must leave workers for other calls, and one key some "
               "for other keys");
 

@@ -1,4 +1,11 @@
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
 #include "served.h"
+
+#define BASE "{\"templateID\":\"base\"}"
 
 static const char *at(struct served *s, const char *id)
 {
@@ -485,6 +492,55 @@ static void refusals_are_log_lines_and_events(void **state)
 
 #define API_CASE(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
 
+/* ---- many changes at once ---- */
+
+static atomic_uint at_egress;
+static atomic_bool egress_waits;
+
+static void wait_for_egress(struct rig *rig, const char *id)
+{
+    (void)rig;
+    (void)id;
+    at_egress++;
+    while (egress_waits)
+        usleep(500);
+}
+
+static void slow_changes_of_a_key_leave_workers_for_other_calls(void **state)
+{
+    enum { MANY = LIMIT_CHANGES + 4 };
+    struct served *s = *state;
+    int fds[MANY];
+    char room[512];
+
+    at_egress = 0;
+    egress_waits = true;
+    s->rig.before_apply = wait_for_egress;
+    for (int i = 0; i < MANY; i++) {
+        const char *id = served_create(s, BASE);
+        fds[i] = served_connect(s);
+        MUST(fd_write_all(fds[i],
+                          arena_format(&s->rig.arena,
+                                       "PUT /sandboxes/%s/network HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\n"
+                                       "Connection: close\r\nContent-Length: 2\r\n\r\n{}",
+                                       id, s->key),
+                          &err));
+    }
+    while (at_egress < LIMIT_CHANGES_PER_KEY)
+        usleep(500);
+    const char *other = served_create(s, BASE);
+    assert_int_equal(CALL(s, "DELETE", at(s, other), NULL).status, 204);
+    assert_int_equal(at_egress, LIMIT_CHANGES_PER_KEY);
+    egress_waits = false;
+    for (int i = 0; i < MANY; i++) {
+        ssize_t n = recv(fds[i], room, sizeof room, MSG_WAITALL);
+        assert_true(n > 13);
+        assert_memory_equal(room, "HTTP/1.1 204 ", 13);
+        close(fds[i]);
+    }
+    s->rig.before_apply = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -498,6 +554,7 @@ int main(void)
         API_CASE(too_many_rules_are_refused),
         API_CASE(a_domain_needs_no_denial_when_internet_access_is_off),
         API_CASE(ports_that_expect_tls_are_kept),
+        API_CASE(slow_changes_of_a_key_leave_workers_for_other_calls),
         API_CASE(an_update_replaces_everything),
         API_CASE(a_change_of_every_kind_is_named_in_the_log),
         API_CASE(an_update_without_a_body_is_a_mistake),
