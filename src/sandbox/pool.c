@@ -22,8 +22,8 @@
  *
  * Workers start, warm and end them, a few at a time. tick() on the loop decides which, under the manager's lock. Creates need
  * the processors for themselves, so refills wait (refill_from_ms()): until the create that took one is over, and for a rest
- * without a create. A kind of which less than half is left does not rest, but has one start at a time while creates go on, and
- * less than a quarter as many as there are jobs: a create that finds none takes longer than one beside a start.
+ * without a create. A kind of which less than half is left does not rest, but has one start at a time while creates go on. Below a
+ * quarter every free job starts one: a create that finds none takes longer than one beside a start.
  */
 #include <stdlib.h>
 #include <string.h>

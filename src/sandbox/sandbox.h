@@ -180,7 +180,7 @@ struct sandbox_info {
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;
-/* ERR_NOT_FOUND for another team's sandbox too: a caller must not learn that it exists. */
+/* ERR_NOT_FOUND for another team's sandbox too: a caller must not learn that it exists. Never waits: also on the loop. */
 bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
                  struct sandbox_info *out, struct err *err) must_use;
 /* Running and paused ones of a team, newest first (ties by id). */

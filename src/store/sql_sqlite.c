@@ -227,7 +227,10 @@ static bool start_thread(struct checkpoints *checkpoints, struct err *err)
     return failure == 0 || err_sys_num(err, failure, "start a thread");
 }
 
-/* synchronous: without it a checkpoint overwrites the log before the database is on disk. The query opens the log. */
+/*
+ * synchronous NORMAL: a checkpoint is on disk before the log is used again, which OFF would not wait for. The query opens the
+ * log.
+ */
 bool sql_checkpoint_behind(struct sql *sql, struct err *err)
 {
     assert(!sql->checkpoints);
