@@ -108,7 +108,10 @@ static json_t *fetch_builds(struct client *client, struct str name, struct err *
     return client_get_pages(client, buf_str(&target), err);
 }
 
-/* The API deletes a name with all its tags, whichever was named: so a tag is fine only where it is the only one. */
+/*
+ * The API deletes a name with all its tags, whichever was named: so a tag is fine only where it is the only one. And it deletes
+ * templates in the same way.
+ */
 static bool check_tag(struct cli *cli, const json_t *builds, struct str tag, struct err *err)
 {
     bool has_tag = strchr(cli->words[0], ':'), is_there = false;
@@ -116,7 +119,10 @@ static bool check_tag(struct cli *cli, const json_t *builds, struct str tag, str
     struct str id;
     size_t i;
 
-    if (!has_tag || !json_array_size(builds)) /* if there are none, the server says what there is instead */
+    if (!json_array_size(builds))
+        return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.60s' (%.60s snapshot list); nothing was deleted",
+                       cli->words[0], cli_program());
+    if (!has_tag)
         return true;
     json_array_foreach(builds, i, build)
     {
@@ -168,7 +174,7 @@ bool snapshot_delete_run(struct cli *cli, struct err *err)
         return err_wrap(err, "delete snapshot %.40s", cli->words[0]);
     if (!client_target(cli, STR("/templates/"), name, STR(""), &target, err) ||
         !client_call(&client, "DELETE", target, STR(""), &answer, err)) {
-        if (err->kind == ERR_INVALID && json_array_size(builds))
+        if (err->kind == ERR_INVALID)
             err->kind = ERR_CONFLICT; /* of a name that is fine: sandboxes were made from it */
         return err_wrap(err, "delete snapshot %.40s", cli->words[0]);
     }

@@ -432,6 +432,8 @@ static void on_signal(void *context, int number)
     (void)number;
     if (timer_is_set(&front->stopping))
         return;
+    if (front->egress)
+        front_egress_stop(front->egress);
     http_server_free(take_ptr(&front->server));
     http_server_free(take_ptr(&front->guests));
     if (front->mail)

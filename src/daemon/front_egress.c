@@ -40,7 +40,8 @@ struct front_egress {
     struct outgoing *first, **last; /* under it */
     bool posted;                    /* under it */
     struct loop_task task;
-    struct timer again;         /* set when the channel did not take one */
+    struct timer again; /* set when the channel did not take one */
+    bool is_stopping;
     front_guest_fn *take_guest; /* NULL: no mail */
     void *guest_context;
 };
@@ -142,8 +143,15 @@ static bool on_event(void *context, enum message_type type, struct str payload, 
 
 static void on_broken(void *context, const struct err *why)
 {
-    (void)context;
-    log_warn("egress is gone: %s; connections of sandboxes to the outside are cut until it is back", err_text(why));
+    const struct front_egress *egress = context;
+
+    if (!egress->is_stopping) /* else all roles end */
+        log_warn("egress is gone: %s; connections of sandboxes to the outside are cut until it is back", err_text(why));
+}
+
+void front_egress_stop(struct front_egress *egress)
+{
+    egress->is_stopping = true;
 }
 
 /* ---- policies ---- */

@@ -23,6 +23,8 @@ struct channel *front_egress_channel(struct front_egress *egress);
 /* A connection from inside a sandbox to mail; takes the descriptor. */
 typedef void front_guest_fn(void *context, const char *sandbox_id, int fd);
 void front_egress_guests_to(struct front_egress *egress, front_guest_fn *take, void *context);
+/* From now on it may end. */
+void front_egress_stop(struct front_egress *egress);
 /* From now on reports are for these. */
 void front_egress_report_to(struct front_egress *egress, struct sandboxes *sandboxes);
 

@@ -165,6 +165,7 @@ bool launch(struct guest *guest, const struct process_want *want, struct arena *
         .argv = argv,
         .envp = env,
         .cwd = want->cwd,
+        .cwd_else = want->cwd_else,
         .uid = want->user->uid,
         .gid = want->user->gid,
         .groups = groups,

@@ -55,7 +55,8 @@ struct process_want {
     size_t arg_count;
     struct guestlink_env *envs; /* of the request */
     size_t env_count;
-    const char *cwd; /* absolute, and there */
+    const char *cwd;      /* absolute, and there */
+    const char *cwd_else; /* see struct spawn */
     bool has_stdin;
     bool has_pty;
     uint16_t cols, rows;

@@ -416,6 +416,8 @@ static void call_start(struct rpc *rpc, const json_t *request)
         rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "cwd '%s' does not exist", want.cwd);
         return;
     }
+    if (!cwd.len) /* a template's USER may not be let into its WORKDIR */
+        want.cwd_else = arena_text(rpc->arena, rpc->user.home);
     struct process *p = process_start_new(rpc->guest->processes, &want, rpc->arena, &err);
     if (!p) {
         fail_start(rpc, want.has_pty, command_line(rpc->arena, &want), &err);

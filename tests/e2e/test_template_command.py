@@ -100,6 +100,14 @@ FILES = {
 }
 
 
+def test_a_user_that_may_not_enter_the_workdir_begins_at_home(server, name, project):
+    directory = project("FROM e2bdev/base\nRUN useradd -m keeper\nUSER keeper\n")  # without WORKDIR it is /home/user
+    done = build(server, directory, "--name", name)
+    assert done.returncode == 0, done.stderr
+    with Sandbox.create(name, timeout=120) as box:
+        assert box.commands.run("id -un; pwd").stdout == "keeper\n/home/keeper\n"
+
+
 def test_a_dockerfile_becomes_a_template(server, name, project):
     directory = project(DOCKERFILE, {**FILES, "app.sh": f"echo {name}\n", "data/name": f"{name}\n"})
     done = build(server, directory, "--name", name, "--cpu", 1, "--memory", 512, "--ready", "pgrep sleep")

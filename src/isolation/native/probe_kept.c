@@ -99,7 +99,8 @@ void native_probe_kept(const char *data_path, uint64_t cap_bytes, struct probe_r
         each(data_fd, "snapshots", add_snapshot, &sums);
     }
     int len = snprintf(row->found, sizeof row->found,
-                       "%u snapshots, %" PRIu64 " of %" PRIu64 " MiB; %u paused sandboxes, %" PRIu64 " MiB%s",
+                       "%u snapshots and layers of builds, %" PRIu64 " of %" PRIu64
+                       " MiB; %u paused sandboxes, %" PRIu64 " MiB%s",
                        sums.snapshots, mib(sums.snapshot_bytes), mib(cap_bytes), sums.paused, mib(sums.paused_bytes),
                        sums.is_cut_short ? ", or more" : "");
     if (sums.raw_bytes > sums.image_bytes && len > 0 && (size_t)len < sizeof row->found)

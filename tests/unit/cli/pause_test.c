@@ -222,8 +222,10 @@ static void snapshot_delete_prints_all_that_it_deletes(void **state)
     RUN(&outcome, "snapshot", "delete", "--data", data, "used");
     assert_int_equal(outcome.exit_code, 5);
     CHECK_HAS(outcome.note, "was made from it");
-    RUN(&outcome, "snapshot", "delete", "--data", data, "none");
+    RUN(&outcome, "snapshot", "delete", "--data", data, "none"); /* perhaps a template */
     assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "there is no snapshot 'none'");
+    assert_false(fake_server_heard(&server, "DELETE /templates/none"));
     RUN(&outcome, "snapshot", "delete", "--data", data);
     assert_int_equal(outcome.exit_code, 2);
 }

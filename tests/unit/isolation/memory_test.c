@@ -1434,9 +1434,10 @@ static void what_is_kept_is_measured_before_and_after(void **state)
     struct probe_row row;
     native_probe_kept(world->path, UINT64_C(5) << 30, &row);
     assert_int_equal(row.verdict, PROBE_OK);
-    assert_string_equal(row.found,
-                        "1 snapshots, 1 of 5120 MiB; 1 paused sandboxes, 1 MiB; memory is compressed from 1 to "
-                        "1 MiB");
+    assert_string_equal(
+        row.found,
+        "1 snapshots and layers of builds, 1 of 5120 MiB; 1 paused sandboxes, 1 MiB; memory is compressed from 1 to "
+        "1 MiB");
     native_probe_kept(world->path, 1000, &row);
     assert_int_equal(row.verdict, PROBE_WARN);
     assert_non_null(strstr(row.fix, "--snapshot-days"));
