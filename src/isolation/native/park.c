@@ -394,6 +394,7 @@ void park_found(struct box *box, const struct state *state)
     log_info("native: sandbox %s was being parked or resumed when keeper ended: it is parked", box->id);
     struct park *park = park_new(box, state->held);
     park->needs_sync = state->pid != 0;
+    park->is_drained = true; /* not now: it may be resumed at once, and what is not synced cannot be taken back */
     if (!open_record(park, &err)) {
         log_warn("native: %s", err_text(&err));
         park_free(park);
