@@ -640,7 +640,7 @@ def test_after_code_was_run_an_interpreter_waits_in_each(pool_server):
     for life in range(3):
         assert wait_for(lambda: figures(pool_server)["withInterpreter"] >= 1)
         box = taken(pool_server, envVars={"LIFE": f"life {life}"})
-        # guestd writes to /etc while the interpreter gets ready: before the code runs, whatever is faster.
+        # guestd writes to /etc while the interpreter gets ready, and the code must run after that.
         assert run_cell(pool_server, box, authority) == "True\n"
         contexts = pool_server.edge("GET", box, "/contexts", port=49999, headers={"X-Access-Token": box["envdAccessToken"]})
         assert contexts.json[0]["language"] == "python", contexts.json
