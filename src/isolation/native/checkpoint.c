@@ -8,6 +8,7 @@
  * between, because it took too long or the helper has died, the processes run as soon as it is gone. So a pipe that only
  * the two have tells when both are gone, and then the sandbox is brought to where keeper has it: a freeze before that could
  * be undone by the last thing that CRIU does.
+ * TCP connections that it has put into the kernel's repair mode stay in it: programs cannot use them any more.
  *
  * No network is dumped: it is set up anew at a restore. TCP connections inside are kept; those to the outside end when a
  * restored process uses them.
