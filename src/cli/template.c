@@ -181,11 +181,37 @@ bool template_tag_run(struct cli *cli, struct err *err)
     return true;
 }
 
+/* The API takes a tag that is not there for one that is removed already. A person has mistyped it. */
+static bool check_tags(struct cli *cli, struct err *err)
+{
+    auto_json json_t *tags = NULL;
+    struct str target;
+    const json_t *row;
+    size_t k;
+
+    if (!client_target(cli, STR("/templates/"), str_from(cli->words[0]), STR("/tags"), &target, err) ||
+        !client_get(cli, CLIENT_AS_CALLER, target, &tags, err))
+        return err_wrap(err, "template %.40s", cli->words[0]);
+    for (size_t i = 1; i < cli->word_count; i++) {
+        bool is_there = false;
+        json_array_foreach(tags, k, row)
+        {
+            const char *tag = json_string_value(json_object_get(row, "tag"));
+            is_there |= tag && strcmp(tag, cli->words[i]) == 0;
+        }
+        if (!is_there)
+            return err_set(err, ERR_NOT_FOUND,
+                           "%.40s has no tag %.40s, and nothing is removed; `%s template inspect %.40s` lists its tags",
+                           cli->words[0], cli->words[i], cli_program(), cli->words[0]);
+    }
+    return true;
+}
+
 bool template_untag_run(struct cli *cli, struct err *err)
 {
     auto_json json_t *answer = NULL, *tags = json_array();
 
-    if (!change_tags(cli, "DELETE", "name", &answer, err))
+    if (!check_tags(cli, err) || !change_tags(cli, "DELETE", "name", &answer, err))
         return false;
     for (size_t i = 1; i < cli->word_count; i++) {
         (void)json_array_append_new(tags, json_string(cli->words[i]));

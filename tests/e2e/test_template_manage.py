@@ -84,6 +84,8 @@ def test_a_template_is_inspected_tagged_and_deleted(server, name):
     row = next(row for row in rows if row["templateID"] == info.template_id)
     assert row["tags"] == ["default", "stable", "v1"] and row["ownBytes"] + row["sharedBytes"] >= MIB
     assert as_team(server, server.key, "template", "untag", name, "v1").returncode == 0
+    again = as_team(server, server.key, "template", "untag", name, "v1")
+    assert again.returncode == 4 and "has no tag v1" in again.stderr, again
     template = answer(as_team(server, server.key, "template", "inspect", f"{name}:stable", "--json"))
     assert [tag["tag"] for tag in template["tags"]] == ["default", "stable"]
     assert as_team(server, server.key, "template", "inspect", f"{name}:v1").returncode == 4

@@ -31,6 +31,7 @@ static const struct fake_rule rules[] = {
     { "DELETE /templates/hello ", ANSWER("204 No Content", "", "") },
     { "DELETE /templates/used ", REFUSED(400, "1 running sandbox was made from it") },
     { "POST /templates/tags ", ANSWER("201 Created", JSON_TYPE, "{\"tags\":[\"a\",\"b\"],\"buildID\":\"b1\"}") },
+    { "GET /templates/hello/tags ", ANSWER("200 OK", JSON_TYPE, "[{\"tag\":\"a\"},{\"tag\":\"default\"}]") },
     { "DELETE /templates/tags ", ANSWER("204 No Content", "", "") },
     { "GET /templates ", ANSWER("200 OK", JSON_TYPE,
                                 "[{\"templateID\":\"base1\",\"aliases\":[\"base\"],\"cpuCount\":2,\"memoryMB\":512},"
@@ -131,6 +132,12 @@ static void tags_are_given_and_removed(void **state)
     assert_int_equal(outcome.exit_code, 0);
     assert_string_equal(outcome.out, "hello:a\n");
     assert_true(fake_server_heard(&server, "{\"name\":\"hello\",\"tags\":[\"a\"]}"));
+    RUN(&outcome, "template", "untag", "hello", "a", "nosuch", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "hello has no tag nosuch");
+    assert_false(fake_server_heard(&server, "\"nosuch\""));
+    RUN(&outcome, "template", "untag", "gone", "a", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
     RUN(&outcome, "template", "tag", "hello", "--data", data);
     assert_int_equal(outcome.exit_code, 2);
 }
