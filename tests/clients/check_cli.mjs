@@ -66,7 +66,7 @@ await check('logs', async () => match(await works(['sandbox', 'logs', id]), /sle
 await check('metrics', async () => match(await works(['sandbox', 'metrics', id]), /CPU|metrics/i))
 await check('list templates', async () => match(await works(['template', 'list']), /base/))
 await check('build a template', async () => {
-  writeFileSync(join(home, 'e2b.Dockerfile'), 'FROM debian:12\nRUN true\n')
+  writeFileSync(join(home, 'e2b.Dockerfile'), 'FROM e2bdev/base\nRUN true\n')
   await works(['template', 'create', 'check-clients'])
 })
 await check('pause', async () => {
