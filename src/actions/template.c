@@ -335,7 +335,8 @@ static bool tag_build(const struct actions *actions, const struct template_found
     struct build_row *build = ARENA_NEW(arena, struct build_row);
 
     if (!store_build_by_tag(actions->store, built->id, tag, arena, build, err))
-        return is_missing(err) ? err_set(err, ERR_NOT_FOUND, "tag '%.*s' does not exist for template '%.*s'",
+        return is_missing(err) ? err_set(err, ERR_NOT_FOUND,
+                                         "tag '%.*s' does not exist for template '%.*s', or its build is not ready",
                                          (int)MIN(tag.len, (size_t)50), tag.at,
                                          (int)MIN(found->ref.alias.len, (size_t)60), found->ref.alias.at)
                                : false;
