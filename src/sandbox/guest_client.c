@@ -65,16 +65,16 @@ static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, stru
 }
 
 /*
- * `want` is the type of the answer that says yes. One WARMED that is not wanted belongs to a guest_warm() that has not
- * waited for it; there is never a second one.
+ * `want` is the type of the answer that says yes. A WARMED that is not wanted belongs to a guest_warm() that has not waited
+ * for it.
  */
 static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
                                         struct guestlink_message *out, struct err *err)
 {
-    if (!receive_message(fd, arena, until_ms, out, err))
-        return GUEST_SILENT;
-    if (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED && !receive_message(fd, arena, until_ms, out, err))
-        return GUEST_SILENT;
+    do
+        if (!receive_message(fd, arena, until_ms, out, err))
+            return GUEST_SILENT;
+    while (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED);
     if (out->type == want && out->error.kind == ERR_NONE)
         return GUEST_YES;
     if (out->type == GUESTLINK_ERROR || (out->type == GUESTLINK_WARMED && want == GUESTLINK_WARMED))

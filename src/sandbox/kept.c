@@ -1,4 +1,4 @@
-/* What outlives its sandbox: snapshots, which belong to the driver. And what is kept takes on disk. */
+/* What outlives its sandbox: snapshots, which belong to the driver. And how much disk all that is kept takes. */
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"

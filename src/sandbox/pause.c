@@ -323,6 +323,14 @@ static int64_t next_revision(struct sandbox *sb)
     return ++sb->revision; /* a change of the deadline that is still on its way to the store comes too late */
 }
 
+/* Does the driver park it, though its answer did not come in time? Processes may take minutes to end. There is no way back. */
+static bool is_parked_late(const struct pausing *p, const struct err *why)
+{
+    unsigned now;
+
+    return !p->memory && why->kind == ERR_TIMEOUT && sandbox_ask_held(p->sb, &now) && now == HELD_PARKED;
+}
+
 /* Ends as PAUSED, or fails and the caller undoes it: *out_held says what the driver has made of it. */
 static bool pause_steps(struct pausing *p, enum held_state *out_held, struct err *err)
 {
@@ -334,7 +342,7 @@ static bool pause_steps(struct pausing *p, enum held_state *out_held, struct err
         !sandbox_is_still(sb, SANDBOX_PAUSING, err))
         return false;
     sandbox_cut_and_wait(sb);
-    if (!call(sb, p->memory ? PAUSE_FREEZE : PAUSE_PARK, false, err))
+    if (!call(sb, p->memory ? PAUSE_FREEZE : PAUSE_PARK, false, err) && !is_parked_late(p, err))
         return false;
     *out_held = p->memory ? HELD_FROZEN : HELD_PARKED;
     if (!sandbox_is_still(sb, SANDBOX_PAUSING, err))

@@ -97,6 +97,9 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     native->slot_taken[state.slot] = true;
     (void)map_put(&native->boxes, str_from(box->id), box);
     box_watch(box, BOX_RUNNING);
+    /* Of a dump that the last keeper did not finish, or did not use; or what it was restored from. */
+    if (!trash_add(native->trash, sandbox_fd, "image.new", err) || !trash_add(native->trash, sandbox_fd, "image", err))
+        log_warn("native: an image of sandbox %s stays on disk: %s", id, err_text(err));
     if (!cgroup_read_ice(native->cgroups, id, &ice, err))
         log_warn("native: sandbox %s counts as running: %s", id, err_text(err));
     if (ice != CGROUP_THAWED)

@@ -190,7 +190,7 @@ static bool is_settled(const struct look *look, const char *path)
             image_has_file(look->image, st.stx_mnt_id, st.stx_ino));
 }
 
-/* By a path of /proc that leads to the file itself. What has gone meanwhile cannot: everything stands still. */
+/* By a path of /proc that leads to the file itself. */
 static bool look_at_path(struct look *look, const char *path)
 {
     char info[64];
@@ -379,8 +379,10 @@ static bool look_at_guestd(struct look *look)
     look->guestd_device = st.st_dev;
     look->guestd_inode = st.st_ino;
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", look->pid, GUESTD_HANDOVER_FD);
-    if (stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
+    if (stat(path, &st) < 0)
         return err_sys(look->err, "look at guestd's socket");
+    if (!S_ISSOCK(st.st_mode))
+        return err_set(look->err, ERR_INTERNAL, "guestd has no socket for handovers");
     return image_add(look->image, &(struct image_part){ .from = IMAGE_SOCKET, .number = st.st_ino }, look->err);
 }
 

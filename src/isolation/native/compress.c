@@ -254,8 +254,11 @@ static void begin(struct kept_image *image)
     }
     fd_close(&image->fd);
     image->due_ms = UINT64_MAX;
-    if (err.sys != ENOENT) /* a snapshot of files only */
-        log_warn("native: the memory of %s is not compressed: %s", image->id, err_text(&err));
+    if (err.sys == ENOENT) /* a snapshot of files only */
+        return;
+    image->due_ms = clock_mono_ms() + FAILED_MS;
+    log_warn("native: the memory of %s is not compressed; next attempt in %d minutes: %s", image->id, FAILED_MS / 60000,
+             err_text(&err));
 }
 
 /* Begins with the one that is due for longest, if none is under way; else looks again later. */

@@ -2,7 +2,8 @@
  * helper.h - a child of keeper that waits for disks, so that keeper does not have to.
  *
  * A fork of keeper with the power over files that copying needs and no other: it holds the descriptors it is given, can
- * open only what is below them (Landlock, where the kernel has it), and its system calls are a list. It ends with keeper.
+ * open only what is below them (Landlock, where the kernel has it), and its system calls are a list. It ends with keeper; one
+ * with `ends_softly` lets go of what it has stopped first.
  *
  * Threads    Keeper's one. Nothing here waits; work() runs in the child.
  */

@@ -279,8 +279,13 @@ static void end(struct memory_park *park, const struct err *err)
     void *context = park->context;
     struct err why;
 
-    if (err && !park->was_frozen && box->state == BOX_RUNNING && !box->native->is_stopping && !box_thaw(box, &why))
-        log_error("native: sandbox %s stays frozen: %s", box->id, err_text(&why));
+    if (err && box->state == BOX_RUNNING && !box->native->is_stopping) {
+        /* It runs on, so an image of it must not be restored any more. There is one if the dump was fine and the park failed. */
+        if (park->sandbox_fd >= 0 && !trash_add(box->native->trash, park->sandbox_fd, "image", &why))
+            log_warn("native: an image of sandbox %s stays on disk: %s", box->id, err_text(&why));
+        if (!park->was_frozen && !box_thaw(box, &why))
+            log_error("native: sandbox %s stays frozen: %s", box->id, err_text(&why));
+    }
     box->memory_park = NULL;
     fd_close(&park->sandbox_fd);
     free(park);

@@ -116,6 +116,18 @@ static bool start_helper(struct park *park, bool only_syncs,
 
 /* ---- the steps ---- */
 
+/* The record must not say parked of one that runs on: the next keeper would end it. */
+static void unmark(struct park *park)
+{
+    auto_close int fd = openat(park->sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
+    struct err err;
+
+    park->record.held = HELD_RUNNING;
+    if (fd < 0 ? !err_sys(&err, "open state") : !state_write(fd, &park->record, &err))
+        log_error("native: sandbox %s runs, and its record may say that it is parked: %s", park->box->id,
+                  err_text(&err));
+}
+
 static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
 {
     struct park *park = context;
@@ -125,6 +137,8 @@ static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const 
     (void)figures;
     park->helper = NULL;
     if (err) {
+        if (box->state == BOX_RUNNING) /* the helper may have failed after the record had its name */
+            unmark(park);
         give_up(park, err);
         return;
     }
@@ -135,13 +149,8 @@ static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const 
         (void)!native_reach(box->native, NATIVE_AT_PARK_KILL, &why);
         return; /* box_gone() goes on */
     }
-    /* It cannot be killed, so it is not parked: the record must not say so. */
-    box->keep = HELD_RUNNING;
-    park->record.held = HELD_RUNNING;
-    auto_close int fd = openat(park->sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
-    struct err wrong;
-    if (fd < 0 ? !err_sys(&wrong, "open state") : !state_write(fd, &park->record, &wrong))
-        log_error("native: sandbox %s runs, and its record says that it is parked: %s", box->id, err_text(&wrong));
+    box->keep = HELD_RUNNING; /* it cannot be killed, so it is not parked */
+    unmark(park);
     give_up(park, &why);
 }
 
@@ -256,8 +265,7 @@ bool park_drain(struct box *box)
 
 /*
  * The record has no process and no slot any more, and says what this keeper says. Before the slot is free: a new keeper
- * must not take it for this sandbox
- * when another one has it.
+ * must not take it for this sandbox when another one has it.
  */
 static bool forget_process(int sandbox_fd, enum held_state held, struct err *err)
 {

@@ -20,6 +20,10 @@
  * can enter the cgroup, and before the cgroup is gone, which the kernel allows when nothing in it can run any more
  * (clear_remains() in box.c). The dead may be listed for longer: the host's init takes note of them in its own time.
  *
+ * A trade: if keeper dies after its processes have run and before the record says so, they run until the next keeper ends them.
+ * The image is kept, and the next resume brings old memory back over the files that they have written meanwhile. Within the same
+ * boot memory is worth more than that; after a power cut the image is refused (state.h).
+ *
  * On cgroups v1 a process that changes its cgroup waits for an RCU grace period, 10 ms or more, as long as half of all else;
  * unless somebody else has just done so. So somebody does, beside the work before it, when the time for a change has come:
  * hurry(), a process that goes where it is.

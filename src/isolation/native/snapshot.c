@@ -288,8 +288,10 @@ static void fail(struct snapshot *snapshot, const struct err *why)
         snapshot->dying->seal = NULL;
     if (snapshot->box)
         checkpoint_forget(snapshot->box, why);
-    if (snapshot->is_freezing && !box_thaw(snapshot->box, &err)) /* which answers: it was thawed before */
+    if (snapshot->is_freezing && !box_thaw(snapshot->box, &err)) { /* which answers: it was thawed before */
         log_error("native: sandbox %s is partly frozen: %s", snapshot->box->id, err_text(&err));
+        box_forget_freeze(snapshot->box, why); /* the answer must not come later: the snapshot goes */
+    }
     helper_cancel(take_ptr(&snapshot->helper)); /* before its directory goes */
     if (snapshot->is_named)
         throw_away(native, native->layers_fd, snapshot->id);
