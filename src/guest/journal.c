@@ -1,6 +1,7 @@
 /*
- * Lines gather for COMPANY_MS and go to the host as one LOG, of which a copy is kept until the host has TAKEN it. Only then
- * the next is sent. A link that ends leaves the copy here, and the next link begins with it: no line is lost with a
+ * Lines go to the host at once, as one LOG, of which a copy is kept until the host has TAKEN it. Only then the next is sent, with
+ * the lines that have gathered meanwhile: the host takes one every LIMIT_LOG_PAUSE_MS. At once, because a sandbox is often killed
+ * as soon as its last command has ended: what has reached the host's socket by then is read. A link that ends leaves the copy here, and the next link begins with it: no line is lost with a
  * connection, and none is sent in half. The same front could be told a LOG twice, if the link broke as it said TAKEN.
  */
 #include "guest/journal.h"
@@ -13,8 +14,6 @@
 #include "base/mem.h"
 #include "guest/status.h"
 #include "wire/guestlink.h"
-
-enum { COMPANY_MS = 100 };
 
 struct batch {
     struct guestlink_log_line lines[LIMIT_LOG_BATCH];
@@ -60,11 +59,11 @@ static void on_send(struct timer *timer)
     journal->count = journal->dropped = 0;
 }
 
-/* Soon, if there is anything to send and the host is ready for it. */
+/* In the loop's next turn, if there is anything to send and the host is ready for it. */
 static void send_soon(struct journal *journal)
 {
     if (journal->listener && journal->count && !journal->sent.len && !timer_is_set(&journal->send))
-        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
+        timer_set(&journal->send, journal->loop, 0, on_send);
 }
 
 void journal_listen(struct journal *journal, struct stream *listener)
