@@ -10,7 +10,10 @@ import socket
 import sys
 
 address, data = sys.argv[1:]
-OTHER = "make up DATA=/srv/other LISTEN=127.0.0.1:7171"
+host, _, port = address.rpartition(":")
+# Not the address that was asked for: it is in use.
+LISTEN = "LISTEN=127.0.0.1:" + ("7272" if port == "7171" else "7171")
+OTHER = f"make up DATA=/srv/other {LISTEN}"
 
 try:
     # Keeper holds this lock (src/isolation/native/native.c).
@@ -23,7 +26,6 @@ except BlockingIOError:
 except OSError:
     pass
 
-host, _, port = address.rpartition(":")
 family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
 try:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -33,4 +35,4 @@ try:
 except (OSError, OverflowError, ValueError) as error:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         sys.exit(f"{address} is in use, by a cloister with another data directory or by another program; choose another "
-                 "address with make up LISTEN=127.0.0.1:7171")
+                 f"address with make up {LISTEN}")

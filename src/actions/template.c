@@ -197,7 +197,6 @@ static const struct {
 } makeable[] = {
     { STR_INIT("base"), "base" },
     { STR_INIT("code-interpreter-v1"), "code-interpreter" },
-    { STR_INIT("code-interpreter"), "code-interpreter" },
 };
 
 /* For a template that is known but not built here: what to do about it. */
@@ -208,6 +207,8 @@ static bool explain_known(struct str ref, struct err *err)
             err, ERR_NOT_FOUND,
             "template 'mcp-gateway' is for MCP servers (mcp={…}, JS mcp: {…}), which are not available in this "
             "version of Cloister");
+    if (str_eq(ref, STR("code-interpreter"))) /* as its recipe is called */
+        return !err_set(err, ERR_NOT_FOUND, "template 'code-interpreter' not found: its name is code-interpreter-v1");
     for (size_t i = 0; i < COUNT_OF(makeable); i++) {
         if (!str_eq(ref, makeable[i].name))
             continue;
@@ -219,29 +220,38 @@ static bool explain_known(struct str ref, struct err *err)
     return false;
 }
 
-/* The error lists the templates that do exist. */
+static bool add_name(struct buf *names, struct str name)
+{
+    if (names->len + name.len + 2 > names->cap)
+        return false;
+    buf_format(names, "%s%.*s", names->len ? ", " : "", STR_ARG(name));
+    return true;
+}
+
+/* The error lists the templates that do exist, as many as fit: the team's own first. */
 static void explain_missing(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct err *err)
 {
     struct buf names = buf_make(arena, 54); /* so that the message is whole, unless the reference is long */
-    struct template_row *list;
-    size_t count, shown = 0;
+    struct built_template *built;
+    struct template_row *rows;
+    size_t row_count, built_count, shown = 0;
     struct err ignored;
 
     if (explain_known(ref, err))
         return;
-    if (!store_template_list(actions->store, str_from(caller->team_id), arena, &list, &count, &ignored))
-        count = 0;
-    for (size_t i = 0; i < count; i++, shown++) {
-        struct str name = list[i].alias_count ? list[i].aliases[0] : list[i].id;
-        if (names.len + name.len + 2 > names.cap)
-            break;
-        buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
-    }
-    (void)err_set(err, ERR_NOT_FOUND,
-                  "template '%.*s' not found; there %s %.*s; on the server's machine: cloister template list",
+    if (!store_template_list(actions->store, str_from(caller->team_id), arena, &rows, &row_count, &ignored))
+        row_count = 0;
+    if (!store_built_list(actions->store, str_from(caller->team_id), arena, &built, &built_count, &ignored))
+        built_count = 0;
+    for (size_t i = 0; i < built_count; i++)
+        shown += add_name(&names, built[i].alias_count ? built[i].aliases[0] : built[i].id);
+    for (size_t i = 0; i < row_count; i++)
+        shown += add_name(&names, rows[i].alias_count ? rows[i].aliases[0] : rows[i].id);
+    bool has_more = shown < built_count + row_count;
+    (void)err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there %s %.*s%s; cloister template list has all",
                   (int)MIN(ref.len, (size_t)40), ref.at, shown > 1 ? "are" : "is", names.len ? (int)names.len : 8,
-                  names.len ? names.data : "none yet");
+                  names.len ? names.data : "none yet", has_more ? " and more" : "");
 }
 
 bool templates_refresh(const struct actions *actions)

@@ -49,7 +49,7 @@ static bool own_built(const struct template_found *found, struct err *err)
 {
     if (found->kind == TEMPLATE_SNAPSHOT)
         return err_set(err, ERR_INVALID,
-                       "'%.*s' is a snapshot: its tags are given when it is made, and it stays private",
+                       "'%.*s' is a snapshot: it cannot be published, and its tags stay as they were made",
                        (int)MIN(found->ref.alias.len, (size_t)60), found->ref.alias.at);
     if (found->kind == TEMPLATE_OPERATOR)
         return err_set(err, ERR_DENIED, "'%.*s' is a template that the operator has built",
@@ -297,7 +297,8 @@ bool action_tags_remove(const struct actions *actions, const struct caller *call
         return err_set(err, ERR_INVALID, "'name' must be a template without a tag");
     for (uint32_t i = 0; i < count; i++)
         if (str_eq(tags[i], STR("default")))
-            return err_set(err, ERR_INVALID, "the tag 'default' cannot be removed");
+            return err_set(err, ERR_INVALID,
+                           "the tag 'default' cannot be removed; tag another build as default, or delete the template");
     return template_named(actions, caller, name, arena, &found, err) && own_built(&found, err) &&
            store_tag_remove(actions->store, found.id, tags, count, err);
 }

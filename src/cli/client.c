@@ -176,18 +176,19 @@ const char *client_url(const struct cli *cli, enum client_as as)
     return cli->url ? cli->url : own_key(cli, as) ? environment("E2B_API_URL") : NULL;
 }
 
-/* A user who has set E2B_API_URL may expect that we use it. */
-static void note_ignored_url(const struct client *client, const char *wanted)
+/* A user who has set E2B_API_URL expects that we use it, and must not change another server by mistake. */
+static bool check_ignored_url(const struct client *client, const char *wanted, struct err *err)
 {
     char address[CLIENT_ADDRESS_BYTES];
     struct err ignored;
 
     if (!wanted || (client_parse_url(str_from(wanted), address, &ignored) && strcmp(address, client->address) == 0))
-        return;
-    fprintf(client->cli->note,
-            "note: using %s, the server of %s, and not E2B_API_URL: %s is not sent anywhere else. --url URL overrides "
-            "this.\n",
-            client->address, cli_data(client->cli), client->credential_from);
+        return true;
+    return err_set(
+        err, ERR_INVALID,
+        "this command would use %s, the server of %.30s, and E2B_API_URL names another: give its data directory "
+        "with --data DIR, or unset E2B_API_URL",
+        client->address, cli_data(client->cli));
 }
 
 bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err)
@@ -206,9 +207,8 @@ bool client_open(struct client *client, struct cli *cli, enum client_as as, stru
     }
     client->credential_from =
         arena_format(&cli->arena, "the %s of %s", as == CLIENT_AS_ADMIN ? "admin token" : "API key", cli_data(cli)).at;
-    if (!url && !cli->data)
-        note_ignored_url(client, environment("E2B_API_URL"));
-    return client_read_secret(cli_data(cli), as == CLIENT_AS_ADMIN ? "admin-token" : "api-key", &client->credential,
+    return (url || cli->data || check_ignored_url(client, environment("E2B_API_URL"), err)) &&
+           client_read_secret(cli_data(cli), as == CLIENT_AS_ADMIN ? "admin-token" : "api-key", &client->credential,
                               err);
 }
 
@@ -293,7 +293,10 @@ bool client_call(struct client *client, const char *method, struct str target, s
     if (!http_fetch(arena, str_from(client->address), str_from(method), target, fields,
                     body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, client->timeout_ms, &answer, err)) {
         if (err->sys == ECONNREFUSED && client->is_by_url)
-            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s", client->address);
+            return err_set(err, ERR_UNAVAILABLE,
+                           "no server answers at %s, which %s names: start it, or %s for another one", client->address,
+                           client->cli->url ? "--url" : "E2B_API_URL",
+                           client->cli->url ? "leave --url out" : "unset E2B_API_URL and E2B_API_KEY");
         if (err->sys == ECONNREFUSED)
             return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s` starts one", client->address,
                            cli_program_as_root(), cli_same_server(client->cli));

@@ -78,7 +78,7 @@ bool sandbox_resume_run(struct cli *cli, struct err *err)
         return err_wrap(err, "resume %.40s", cli->words[0]);
     auto_json json_t *sandbox = answer.json;
     if (answer.status != 201)
-        fprintf(cli->note, "It was running already; nothing %s. Its deadline is not sooner than asked for.\n",
+        fprintf(cli->note, "It was running already; nothing %s. It ends when asked for, or later.\n",
                 cli->reboot ? "was restarted" : "had to be resumed");
     if (cli->json)
         return client_print(cli, sandbox);

@@ -183,8 +183,10 @@ bool sandbox_kill_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
 
-    if (cli->all == (cli->word_count > 0))
+    if (!cli->all && !cli->word_count)
         return err_set(err, ERR_INVALID, "no sandbox named: give one or more ids, or --all");
+    if (cli->all && cli->word_count)
+        return err_set(err, ERR_INVALID, "give either ids or --all, not both; nothing was killed");
     if (cli->all && client_is_operator(cli))
         return kill_all_teams(cli, err);
     if (!client_open(&client, cli, CLIENT_AS_CALLER, err))

@@ -22,6 +22,7 @@
 
 enum {
     POLICY_MESSAGE_BYTES = LIMIT_NET_POLICY_BYTES + 2 * LIMIT_ID_BYTES,
+    WARN_AFTER_MS = 300,  /* when all roles are stopped, egress may be gone before front has its signal */
     SEND_AGAIN_MS = 1000, /* egress takes thousands of policies in that time, if it reads at all */
 };
 
@@ -41,6 +42,8 @@ struct front_egress {
     bool posted;                    /* under it */
     struct loop_task task;
     struct timer again; /* set when the channel did not take one */
+    struct timer warn;  /* set when egress is gone */
+    struct err gone;    /* …for this reason */
     bool is_stopping;
     front_guest_fn *take_guest; /* NULL: no mail */
     void *guest_context;
@@ -141,17 +144,27 @@ static bool on_event(void *context, enum message_type type, struct str payload, 
     return flows_unpack(payload, report, context, err);
 }
 
+static void on_warn(struct timer *timer)
+{
+    const struct front_egress *egress = container_of(timer, struct front_egress, warn);
+
+    log_warn("egress is gone: %s; connections of sandboxes to the outside were cut", err_text(&egress->gone));
+}
+
 static void on_broken(void *context, const struct err *why)
 {
-    const struct front_egress *egress = context;
+    struct front_egress *egress = context;
 
-    if (!egress->is_stopping) /* else all roles end */
-        log_warn("egress is gone: %s; connections of sandboxes to the outside are cut until it is back", err_text(why));
+    if (egress->is_stopping)
+        return; /* all roles end */
+    egress->gone = *why;
+    timer_set(&egress->warn, egress->loop, WARN_AFTER_MS, on_warn);
 }
 
 void front_egress_stop(struct front_egress *egress)
 {
     egress->is_stopping = true;
+    timer_clear(&egress->warn);
 }
 
 /* ---- policies ---- */
@@ -282,6 +295,7 @@ void front_egress_free(struct front_egress *egress)
     send_list(egress, take_queue(egress), NULL);
     channel_free(egress->channel);
     timer_clear(&egress->again);
+    timer_clear(&egress->warn);
     pthread_mutex_destroy(&egress->lock);
     free(egress);
 }

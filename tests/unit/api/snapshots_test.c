@@ -79,7 +79,7 @@ static void an_unnamed_one_has_the_id_of_its_template(void **state)
     /* It has the tag that it was made with, and gets no other. */
     struct http_answer answer =
         CALL(s, "POST", "/templates/tags", served_path(s, "{\"target\":\"", id, "\",\"tags\":[\"stable\"]}"));
-    check_error(s, &answer, 400, "is a snapshot: its tags are given when it is made");
+    check_error(s, &answer, 400, "is a snapshot: it cannot be published");
 }
 
 static void a_row_says_where_it_is_from_and_what_it_takes(void **state)

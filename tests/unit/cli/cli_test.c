@@ -296,7 +296,7 @@ static void a_server_that_is_not_there_is_exit_code_8(void **state)
     CHECK_HAS(outcome.note, "cloister serve --data /tmp/");
     RUN(&outcome, "sandbox", "list", "--url", "http://127.0.0.1:2", "--data", data);
     assert_int_equal(outcome.exit_code, 8);
-    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:2\n");
+    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:2, which --url names: ");
     fake_data_dir_remove(data);
 }
 
