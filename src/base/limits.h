@@ -103,6 +103,7 @@
 #define LIMIT_PAGES_FILES 4096 /* files of pages, one for a process, that are compressed: keeper moves all at once */
 #define LIMIT_PAGES_HEAD_BYTES (64 + LIMIT_PAGES_FILES * 40) /* the list of them */
 #define LIMIT_GHOST_BYTES (200 << 20)  /* a file that is deleted and still open, which goes into the image */
+#define LIMIT_DUMP_BYTES (512 << 20)   /* of CRIU's own memory: it looks for watched files among all names of a guest */
 #define LIMIT_DUMP_MS 240000           /* to write a sandbox's memory to disk or read it: gigabytes on a slow disk */
 #define LIMIT_COPIES 4                 /* sandboxes that stand still to be copied; others wait and run meanwhile… */
 #define LIMIT_COPIES_PER_TEAM 2        /* …of one team: half of them, because a copy of many files takes minutes */

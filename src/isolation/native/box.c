@@ -33,6 +33,7 @@
 #include "isolation/native/restore.h"
 #include "isolation/native/snapshot.h"
 #include "isolation/native/start.h"
+#include "isolation/native/tighten.h"
 
 enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
@@ -131,6 +132,7 @@ void box_free(void *object)
     park_lost(box, &err);
     snapshot_lost(box, &err);
     seal_lost(box, &err);
+    tighten_forget(box);
     timer_clear(&box->retry);
     timer_clear(&box->slow);
     watch_free(box->watch);
@@ -358,6 +360,7 @@ static void box_gone(struct box *box)
         leave_queue(box);
     box->state = BOX_CLEARING;
     end_freeze(box);
+    tighten_forget(box);
     stop_counting(box);
     while (box->waits)
         wait_over(box->waits, true, NULL);

@@ -70,6 +70,7 @@ struct box {
     struct checkpoint *checkpoint;   /* the same */
     struct restore *restore;         /* the same */
     struct memory_park *memory_park; /* the same */
+    struct tighten *tighten;         /* it has more memory than its limit for now; or NULL */
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;

@@ -255,8 +255,10 @@ static no_return void become_criu(pid_t helper, const struct criu_run *run, char
     (void)signal(SIGPIPE, SIG_DFL);
     if (run->dumps) {
         const struct rlimit largest = { LIMIT_IMAGE_FILE_BYTES, LIMIT_IMAGE_FILE_BYTES };
+        const struct rlimit own = { LIMIT_DUMP_BYTES, LIMIT_DUMP_BYTES };
         /* Without the signal a write fails, and CRIU ends as it does after other errors. */
-        if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &largest) < 0)
+        if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &largest) < 0 ||
+            setrlimit(RLIMIT_DATA, &own) < 0)
             _exit(1);
         (void)snprintf(owner, sizeof owner, "CLOISTER_OWNER=%u", run->owner);
         open_namespaces(run->dumps, namespaces, sizeof namespaces);

@@ -55,6 +55,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -66,6 +67,7 @@
 #include "isolation/native/helper.h"
 #include "isolation/native/image.h"
 #include "isolation/native/snapshot.h"
+#include "isolation/native/tighten.h"
 
 enum { CRIU_MAGIC_BYTES = 8, USERNS_NAME_BYTES = 64 };
 
@@ -78,6 +80,7 @@ enum {
 };
 enum { HERALD_MS = 5000 };
 enum { STEP_MIB = 32 }; /* see tighten() */
+enum { RUN_MS = 5000 }; /* from the moment that its first process may run to CRIU's end; see look() */
 enum { FIGURE_PID, FIGURE_MEMORY };
 
 /* Under way; keeper's. */
@@ -403,10 +406,11 @@ static void hurry(const int *fds, size_t count)
 /* The helper's own state, next to what keeper has told it. */
 struct work {
     const struct restore *restore;
-    pid_t marker; /* 0: there is none, or it has ended */
-    pid_t mover;  /* 0: none yet */
-    int go_fd;    /* to it: the number of guestd */
-    bool may_run; /* from here on its processes may run, whatever else fails */
+    pid_t marker;      /* 0: there is none, or it has ended */
+    pid_t mover;       /* 0: none yet */
+    int go_fd;         /* to it: the number of guestd */
+    bool may_run;      /* from here on its processes may run, whatever else fails */
+    uint64_t until_ms; /* …and CRIU must be done by then */
 };
 
 static bool move_guestd(const struct restore *restore, int pid, struct err *err)
@@ -494,7 +498,10 @@ static bool act(void *context, const char *step, int pid, struct err *err)
         return in_child(set_host_name, work->restore, pid,
                         err); /* again: CRIU has set the one of the image meanwhile */
     }
-    work->may_run |= strcmp(step, "pre-resume") == 0;
+    if (strcmp(step, "pre-resume") == 0 && !work->may_run) {
+        work->may_run = true;
+        work->until_ms = clock_mono_ms() + RUN_MS;
+    }
     return true;
 }
 
@@ -542,27 +549,40 @@ static struct cgroup_limits wide_limits_of(const struct plan *plan)
 
 /*
  * The memory of guestd stays charged to the `user` leaf, and pages that processes have shared with each other or with a
- * zygote may be several now: all of it may be more than the limit. Then the limit is the next step that it fits in.
+ * zygote may be several now: all of it may be more than the limit. Then the limit is the next step that it fits in, until it
+ * fits the sandbox's own (tighten.h). Not more than a quarter above: a guest can have pages doubled on purpose.
  */
 static bool tighten(const struct restore *restore, uint64_t *out_memory_bytes, struct err *err)
 {
     struct cgroup_limits limits = limits_of(&restore->plan);
-    uint64_t wide = wide_limits_of(&restore->plan).memory_bytes;
+    uint64_t most = limits.memory_bytes + limits.memory_bytes / 4 + cgroup_guestd_limits.memory_bytes;
 
+    most = MIN(most, wide_limits_of(&restore->plan).memory_bytes);
     while (!cgroup_tighten(&restore->reins, &limits, err)) {
-        if (err->sys != EBUSY || limits.memory_bytes == wide)
+        if (err->sys != EBUSY)
             return err_wrap(err, "limit the sandbox");
-        limits.memory_bytes = MIN(limits.memory_bytes + ((uint64_t)STEP_MIB << 20), wide);
+        if (limits.memory_bytes == most)
+            return err_set(err, ERR_CONFLICT,
+                           "its memory takes more than its limit allows, because pages that it has shared are several "
+                           "now; it can be started from its files (on_resume='reboot')");
+        limits.memory_bytes = MIN(limits.memory_bytes + ((uint64_t)STEP_MIB << 20), most);
     }
     *out_memory_bytes = limits.memory_bytes;
     return true;
 }
 
-/* CRIU does not notice that the kernel has killed one of its children: it would wait for it. */
+/*
+ * CRIU does not notice that the kernel has killed one of its children: it would wait for it. And once the first processes run,
+ * one of them may end others that CRIU still traces. Then CRIU gives up and waits for pid 1, and pid 1 for what CRIU traces.
+ */
 static bool look(void *context, struct err *err)
 {
     const struct work *work = context;
 
+    if (work->may_run && clock_mono_ms() >= work->until_ms)
+        return err_set(err, ERR_CONFLICT,
+                       "a process of it ended just as it came back; try again, or start it from its files "
+                       "(on_resume='reboot')");
     return cgroup_user_oom_kills(&work->restore->reins) == 0 ||
            err_set(err, ERR_FULL, "it takes more memory than it may have: the kernel has killed a process of it");
 }
@@ -726,9 +746,12 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     else if (!take_process(restore, figures[FIGURE_PID], &why) || !give_sockets(restore, &link_fd, &why) ||
              !settle(restore, &why))
         err = &why;
-    else if (figures[FIGURE_MEMORY] > restore->plan.memory_bytes)
-        log_info("native: sandbox %s has come back with more than its %" PRIu64 " MiB: it may have %" PRIu64, box->id,
-                 restore->plan.memory_bytes >> 20, figures[FIGURE_MEMORY] >> 20);
+    else if (figures[FIGURE_MEMORY] > restore->plan.memory_bytes) {
+        const struct cgroup_limits limits = limits_of(&restore->plan);
+        log_info("native: sandbox %s has come back with more than its %" PRIu64 " MiB: it may have %" PRIu64 " for now",
+                 box->id, restore->plan.memory_bytes >> 20, figures[FIGURE_MEMORY] >> 20);
+        tighten_later(box, &limits);
+    }
     restore_free(restore);
     done(done_context, box, err ? -1 : take_fd(&link_fd), err ? &why : NULL);
 }

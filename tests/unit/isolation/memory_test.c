@@ -1140,6 +1140,18 @@ static uint64_t limit_of(struct world *world, const char *id, const char *contro
     return number_in(control, place, leaf, file);
 }
 
+static uint64_t memory_limit_of(struct world *world, const char *id, uint64_t *out_with_guestd)
+{
+    return limit_of(world, id, "memory", "memory.limit_in_bytes", "memory.max", out_with_guestd);
+}
+
+static bool kill_one(void *context, pid_t pid)
+{
+    (void)context;
+    (void)kill(pid, SIGKILL);
+    return true;
+}
+
 static void one_that_has_used_up_its_limits_comes_back_and_has_them_again(void **state)
 {
     static const struct {
@@ -1163,8 +1175,15 @@ static void one_that_has_used_up_its_limits_comes_back_and_has_them_again(void *
         uint64_t both, want_bytes = plan.memory_bytes + ((uint64_t)rows[i].more_mib << 20);
         assert_int_equal(limit_of(world, plan.id, "pids", "pids.max", "pids.max", &both), plan.pids);
         assert_true(!both || both == plan.pids + cgroup_guestd_limits.pids);
-        assert_int_equal(limit_of(world, plan.id, "memory", "memory.limit_in_bytes", "memory.max", &both), want_bytes);
+        assert_int_equal(memory_limit_of(world, plan.id, &both), want_bytes);
         assert_true(!both || both == want_bytes + cgroup_guestd_limits.memory_bytes);
+        if (rows[i].more_mib) {
+            (void)cgroup_each_user(native_of(world->driver)->cgroups, plan.id, kill_one, NULL);
+            TURN_WHILE(world, memory_limit_of(world, plan.id, &both) != plan.memory_bytes);
+            assert_int_equal(memory_limit_of(world, plan.id, &both), plan.memory_bytes);
+            assert_true(!both || both == plan.memory_bytes + cgroup_guestd_limits.memory_bytes);
+            free(ask(link_fd, "ping"));
+        }
         close(link_fd);
     }
 }
