@@ -38,6 +38,22 @@ def raw(server, data, seconds=5):
 # ---- logs ----
 
 
+def test_logs_have_a_command_that_ended_just_before_the_kill(server, made):
+    from e2b import Sandbox
+
+    box = Sandbox.create(timeout=60)
+    made.append(box.sandbox_id)
+    box.commands.run("echo last-words")
+    box.kill()
+
+    def kinds():
+        entries = server.api("GET", f"/v2/sandboxes/{box.sandbox_id}/logs").json["logs"]
+        found = {entry["fields"].get("event_type") for entry in entries}
+        return {"process_start", "process_end"} <= found
+
+    assert wait_for(kinds)
+
+
 def test_logs_tell_what_ran_inside(server, made):
     from e2b import Sandbox
 

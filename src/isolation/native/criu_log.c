@@ -16,6 +16,8 @@ static const struct {
     { "queued data overflow", "a terminal has too much unread input" },
     { "landlock", "a process has made Landlock rules" },
     { "Can't dump that handle", "a process watches files that no longer have a name" },
+    /* LIMIT_DUMP_BYTES: for each file that is watched, CRIU looks at all names below two directories, and keeps them. */
+    { "Can't allocate", "a process watches files, and there are too many names below /home and /tmp" },
     { "increase limit", "a process has a large deleted file open" },
     { "half of stream unix connection", "a process has a unix connection to outside of the sandbox" },
     { "corked dgram", "a process has an unfinished UDP packet" },

@@ -22,6 +22,7 @@ static void what_cannot_be_kept_is_said_with_what_works_instead(void **state)
         { "Error (criu/tty.c:2281): tty: ctty inheritance detected sid/pgrp 7, no PTY peer\n", "sudo -s" },
         { "Error (criu/files-reg.c:1031): Can't dump ghost file /x of 9 size, increase limit\n", "large deleted file" },
         { "Error (criu/fsnotify.c:284): fsnotify: \tCan't dump that handle\n", "watches files" },
+        { "Error (criu/util.c:123): xvstrcat: Can't allocate 3725 bytes\n", "too many names below /home and /tmp" },
         { "Error (criu/sk-inet.c:167): inet: Can't dump corked dgram socket 3\n", "unfinished UDP packet" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
