@@ -619,6 +619,43 @@ def test_what_cannot_be_written_to_disk_is_refused_with_a_reason_and_goes_on(min
     assert not lives(use(mine, box.sandbox_id), pid)
 
 
+# Ends its children as soon as it sees the clock jump, which is while the last of them are still being brought back.
+KILLER = """
+import os, time
+children = []
+for _ in range(100):
+    pid = os.fork()
+    if not pid:
+        time.sleep(10000)
+    children.append(pid)
+open("/tmp/killer-is-up", "w").close()
+before = time.time()
+while time.time() - before < 0.5:
+    before = time.time()
+for pid in reversed(children):
+    os.kill(pid, 9)
+time.sleep(10000)
+"""
+
+
+def test_processes_that_end_each_other_as_they_come_back_hold_nothing_up(mine):
+    box = make(mine)
+    box.files.write("/tmp/killer.py", KILLER)
+    box.commands.run(
+        "setsid python3 /tmp/killer.py >/dev/null 2>&1 </dev/null & while [ ! -e /tmp/killer-is-up ]; do sleep 0.05; done"
+    )
+    assert pause(mine, box.sandbox_id).status == 204
+    wait_until_on_disk(mine, box.sandbox_id)
+    answer = connect(mine, box.sandbox_id)
+    if answer.status == 409:
+        assert "ended just as it came back" in answer.json["message"]
+        assert state_of(mine, box.sandbox_id) == "paused"
+        assert connect(mine, box.sandbox_id, memory=False).status == 201
+    else:
+        assert answer.status == 201, answer
+    assert box.commands.run("echo up").stdout == "up\n"
+
+
 # ---- at the same time ----
 
 
