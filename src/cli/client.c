@@ -186,8 +186,8 @@ static bool check_ignored_url(const struct client *client, const char *wanted, s
         return true;
     return err_set(
         err, ERR_INVALID,
-        "this command would use %s, the server of %.30s, and E2B_API_URL names another: give its data directory "
-        "with --data DIR, or unset E2B_API_URL",
+        "E2B_API_URL names another server than %s, which is that of %.30s; say which with --data DIR, or unset "
+        "E2B_API_URL",
         client->address, cli_data(client->cli));
 }
 
