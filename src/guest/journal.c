@@ -1,8 +1,10 @@
 /*
- * Lines go to the host at once, as one LOG, of which a copy is kept until the host has TAKEN it. Only then the next is sent, with
- * the lines that have gathered meanwhile: the host takes one every LIMIT_LOG_PAUSE_MS. At once, because a sandbox is often killed
- * as soon as its last command has ended: what has reached the host's socket by then is read. A link that ends leaves the copy here, and the next link begins with it: no line is lost with a
- * connection, and none is sent in half. The same front could be told a LOG twice, if the link broke as it said TAKEN.
+ * Lines go to the host at once, as one LOG, of which a copy is kept until the host has TAKEN it. Only then the next is sent,
+ * with the lines that have gathered meanwhile: the host takes one every LIMIT_LOG_PAUSE_MS. At once, because a sandbox is often
+ * killed as soon as its last command has ended: what has reached the host's socket by then is read.
+ *
+ * A link that ends leaves the copy here, and the next link begins with it: no line is lost with a connection, and none is sent
+ * in half. The same front could be told a LOG twice, if the link broke as it said TAKEN.
  */
 #include "guest/journal.h"
 
