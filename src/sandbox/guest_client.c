@@ -64,17 +64,21 @@ static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, stru
     return receive_all(fd, body, length, until_ms, err) && guestlink_read(str_of(body, length), arena, out, err);
 }
 
+enum { LATE_MAX = 4 }; /* guestd may be in the guest's hands: it must not keep a worker, or fill its memory */
+
 /*
  * `want` is the type of the answer that says yes. A WARMED that is not wanted belongs to a guest_warm() that has not waited
- * for it.
+ * for it; LATE_MAX of them at most.
  */
 static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
                                         struct guestlink_message *out, struct err *err)
 {
-    do
+    for (unsigned late = 0; late <= LATE_MAX; late++) {
         if (!receive_message(fd, arena, until_ms, out, err))
             return GUEST_SILENT;
-    while (out->type == GUESTLINK_WARMED && want != GUESTLINK_WARMED);
+        if (out->type != GUESTLINK_WARMED || want == GUESTLINK_WARMED)
+            break;
+    }
     if (out->type == want && out->error.kind == ERR_NONE)
         return GUEST_YES;
     if (out->type == GUESTLINK_ERROR || (out->type == GUESTLINK_WARMED && want == GUESTLINK_WARMED))

@@ -279,7 +279,7 @@ static void a_guest_that_says_warmed_for_ever_is_refused(void **state)
     (void)state;
     struct pair_of_ends ends = connect_ends();
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 6; i++)
         answer_warmed(ends.theirs, NULL);
     MUST_FAIL(guest_setup(ends.ours, &small, false, late(), &err), ERR_INTERNAL);
     close_ends(&ends);
