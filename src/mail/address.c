@@ -69,26 +69,47 @@ static bool is_domain(struct str domain)
     return labels >= 2 && !str_to_u64(label, UINT64_MAX, &number) && !str_ends(domain, STR("."));
 }
 
-static bool domain_parse(struct str text, const char *field, struct arena *arena, struct str *out, struct err *err)
+/* A code of libidn2. */
+static int domain_encode(struct str text, struct arena *arena, struct str *out)
 {
     char *domain = arena_text(arena, text);
 
-    if (text.len && text.at[0] == '[')
-        return err_set(err, ERR_INVALID, "%s: an IP address after @ is not supported: use a domain", field);
     if (!is_ascii(text)) {
         char *ascii = NULL;
         int code = text.len > LIMIT_MAIL_ADDRESS_BYTES ? IDN2_TOO_BIG_DOMAIN
                                                        : idn2_to_ascii_8z(domain, &ascii, IDN2_NONTRANSITIONAL);
         if (code != IDN2_OK)
-            return err_set(err, ERR_INVALID, "%s: the domain after @ is not a valid international domain name: %s",
-                           field, idn2_strerror(code));
+            return code;
         domain = arena_text(arena, str_from(ascii));
         idn2_free(ascii);
     }
     text_lower(domain, strlen(domain));
-    if (!is_domain(str_from(domain)))
-        return err_set(err, ERR_INVALID, "%s: '%.64s' after @ is not a domain name such as b.example", field, domain);
     *out = str_from(domain);
+    return IDN2_OK;
+}
+
+struct str address_domain_wire(struct arena *arena, struct str domain)
+{
+    struct str wire = domain;
+
+    (void)domain_encode(domain, arena, &wire);
+    return wire;
+}
+
+static bool domain_parse(struct str text, const char *field, struct arena *arena, struct str *out, struct err *err)
+{
+    struct str domain;
+
+    if (text.len && text.at[0] == '[')
+        return err_set(err, ERR_INVALID, "%s: an IP address after @ is not supported: use a domain", field);
+    int code = domain_encode(text, arena, &domain);
+    if (code != IDN2_OK)
+        return err_set(err, ERR_INVALID, "%s: the domain after @ is not a valid international domain name: %s", field,
+                       idn2_strerror(code));
+    if (!is_domain(domain))
+        return err_set(err, ERR_INVALID, "%s: '%.64s' after @ is not a domain name such as b.example", field,
+                       domain.at);
+    *out = domain;
     return true;
 }
 

@@ -28,6 +28,8 @@ bool mail_address_parse(struct str text, const char *field, struct arena *arena,
     must_use;
 /* "Name <bare>", with quotes where the name needs them. */
 struct str address_shown(struct arena *arena, const struct address *address);
+/* As it is in DNS: lower-case A-labels; as it was given where that is not possible. An A-label stays, valid or not. */
+struct str address_domain_wire(struct arena *arena, struct str domain);
 /* The domain in its own letters, for people; the A-labels where that is not possible. */
 struct str address_domain_shown(struct arena *arena, struct str domain);
 

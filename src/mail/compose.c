@@ -314,10 +314,10 @@ static bool body_make(const struct mail_draft *d, struct arena *arena, struct ma
     struct buf whole = buf_make(arena, LIMIT_MAIL_TEXT_BYTES);
     buf_add(&whole, text);
     if (signature.len) {
-        buf_add(&whole, STR("\n\n-- \n"));
+        buf_add(&whole, text.len ? STR("\n\n-- \n") : STR("-- \n"));
         buf_add(&whole, signature);
     }
-    if (text.len && !str_ends(buf_str(&whole), STR("\n")))
+    if (whole.len && !str_ends(buf_str(&whole), STR("\n")))
         buf_add_char(&whole, '\n');
     c->text = buf_str(&whole);
     if (has_html) {

@@ -197,30 +197,63 @@ static struct str line_clean(struct reader *r, const char *text, size_t most)
     return str_trim(text_cut(text_clean(r->arena, str_from(text), TEXT_LINE, NULL), most));
 }
 
-static bool mailbox_read(struct reader *r, InternetAddress *from, struct str *out_shown)
+/*
+ * GMime makes Unicode of an A-label ("xn--…") and an A-label of that again, which can be another one: xn--mi7ciaupa.com, which is
+ * "apple" in wide letters, would be apple.com. It does not know A-labels in upper case. So a header is parsed twice: as it is
+ * for names and what is before @, and like this for domains.
+ */
+static const char *labels_hide(struct reader *r, const char *header)
+{
+    char *hidden = arena_text(r->arena, str_from(header));
+
+    for (char *at = hidden; (at = strstr(at, "xn--"));)
+        memcpy(at, "XN", 2);
+    return hidden;
+}
+
+static struct str domain_of(InternetAddress *mailbox)
+{
+    const char *address = internet_address_mailbox_get_addr(INTERNET_ADDRESS_MAILBOX(mailbox));
+    const char *at = address ? strrchr(address, '@') : NULL;
+
+    return at ? str_from(at + 1) : STR("");
+}
+
+/* With A-labels: another script in a domain is shown as such. `hidden`: the same, from the header of labels_hide(). */
+static bool mailbox_read(struct reader *r, InternetAddress *from, InternetAddress *hidden, struct str *out_shown)
 {
     struct address address = { 0 };
-    /* With A-labels: another script in a domain is shown as such. */
-    const char *bare = internet_address_mailbox_get_idn_addr(INTERNET_ADDRESS_MAILBOX(from));
+    struct str bare = str_from(internet_address_mailbox_get_addr(INTERNET_ADDRESS_MAILBOX(from)));
+    struct str domain = address_domain_wire(r->arena, domain_of(hidden));
 
-    if (!bare || !*bare)
+    if (!bare.len)
         return false;
-    address.bare = line_clean(r, bare, LIMIT_MAIL_ADDRESS_BYTES / 4);
+    bare.len -= domain_of(from).len;
+    bare = arena_format(r->arena, "%.*s%.*s", STR_ARG(bare), STR_ARG(domain));
+    address.bare = line_clean(r, bare.at, LIMIT_MAIL_ADDRESS_BYTES / 4);
     address.name = line_clean(r, internet_address_get_name(from), NAME_MOST);
     *out_shown = address_shown(r->arena, &address);
     return true;
 }
 
-static void list_add(struct reader *r, InternetAddressList *list, struct str *out, uint32_t *count, int depth)
+static void list_add(struct reader *r, InternetAddressList *list, InternetAddressList *hidden, struct str *out,
+                     uint32_t *count, int depth)
 {
-    int length = list ? internet_address_list_length(list) : 0;
+    int length = list && hidden ? internet_address_list_length(list) : 0;
 
+    /* Both have the same form; the second only has other letters. */
+    if (length && internet_address_list_length(hidden) != length)
+        return;
     for (int i = 0; i < length && *count < LIMIT_MAIL_SHOWN; i++) {
         InternetAddress *one = internet_address_list_get_address(list, i);
+        InternetAddress *other = internet_address_list_get_address(hidden, i);
+        if (INTERNET_ADDRESS_IS_GROUP(one) != INTERNET_ADDRESS_IS_GROUP(other))
+            return;
         if (INTERNET_ADDRESS_IS_GROUP(one)) {
             if (depth < GROUP_DEPTH)
-                list_add(r, internet_address_group_get_members(INTERNET_ADDRESS_GROUP(one)), out, count, depth + 1);
-        } else if (mailbox_read(r, one, &out[*count])) {
+                list_add(r, internet_address_group_get_members(INTERNET_ADDRESS_GROUP(one)),
+                         internet_address_group_get_members(INTERNET_ADDRESS_GROUP(other)), out, count, depth + 1);
+        } else if (mailbox_read(r, one, other, &out[*count])) {
             ++*count;
         }
     }
@@ -237,10 +270,12 @@ static void list_read(struct reader *r, GMimeMessage *message, const char *name,
         const char *raw = g_mime_header_get_raw_value(header);
         if (!raw || !str_eq_nocase(str_from(g_mime_header_get_name(header)), str_from(name)))
             continue;
-        InternetAddressList *list = internet_address_list_parse(NULL, words_join(r, raw));
-        list_add(r, list, room, out_count, 0);
-        if (list)
-            g_object_unref(list);
+        const char *joined = words_join(r, raw);
+        InternetAddressList *list = internet_address_list_parse(NULL, joined);
+        InternetAddressList *hidden = internet_address_list_parse(NULL, labels_hide(r, joined));
+        list_add(r, list, hidden, room, out_count, 0);
+        g_clear_object(&list);
+        g_clear_object(&hidden);
     }
     if (*out_count)
         *out = room;

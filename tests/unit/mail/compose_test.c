@@ -240,6 +240,22 @@ static void the_signature_is_in_both_parts(void **state)
     check_has(c.html, "<p>-- <br>Agent &lt;1&gt;<br>second</p>");
 }
 
+static void a_signature_alone_is_a_whole_line(void **state)
+{
+    struct mail_draft d = draft();
+    struct mail_content c, got = { 0 };
+    struct err err;
+
+    (void)state;
+    d.markdown = STR("");
+    d.text = STR("\x11");
+    d.signature = STR("Agent");
+    c = compose(&d);
+    CHECK_STR(c.text, STR("-- \nAgent\n"));
+    assert_true(parse_message(c.mime, &arena, &got, &err));
+    CHECK_STR(got.text, c.text);
+}
+
 static void bcc_is_in_the_envelope_and_nowhere_in_the_message(void **state)
 {
     static struct str cc[] = { STR_INIT("bo@b.example"), STR_INIT("\"Last, First\" <cy@c.example>") },
@@ -649,6 +665,7 @@ int main(void)
         EACH(an_attack_on_the_reader_is_told),
         EACH(raw_html_in_markdown_does_not_reach_the_html_part),
         EACH(the_signature_is_in_both_parts),
+        EACH(a_signature_alone_is_a_whole_line),
         EACH(bcc_is_in_the_envelope_and_nowhere_in_the_message),
         EACH(other_letters_are_encoded),
         EACH(a_reply_names_what_it_answers),

@@ -271,6 +271,24 @@ static void domains_in_other_letters_are_shown_as_a_labels(void **state)
     assert_true(flagged(&c, "spoofed_sender"));
 }
 
+/* A library that makes Unicode and A-labels of it again would say apple.com. */
+static void a_label_stays_as_it_was_sent(void **state)
+{
+    struct mail_content c = parse(STR("From: xn--Apple <xn--A@(x)XN--mi7ciaupa.com>\r\n"
+                                      "Reply-To: \"a@xn--b\" <a@mail. xn--mi7ciaupa.Com>\r\n"
+                                      "To: team: bo@xn--exampler.example, Bo@Example.com;, c@xn--kxakid7f.example\r\n"
+                                      "\r\nx"));
+
+    (void)state;
+    CHECK_STR(c.from, STR("xn--Apple <xn--A@xn--mi7ciaupa.com>"));
+    CHECK_STR(c.sender, STR("xn--A@xn--mi7ciaupa.com"));
+    CHECK_STR(c.reply_to, STR("\"a@xn--b\" <a@mail.xn--mi7ciaupa.com>"));
+    assert_int_equal(c.to_count, 3);
+    CHECK_STR(c.to[0], STR("bo@xn--exampler.example"));
+    CHECK_STR(c.to[1], STR("Bo@example.com"));
+    CHECK_STR(c.to[2], STR("c@xn--kxakid7f.example"));
+}
+
 static void odd_bytes_are_read_as_far_as_possible(void **state)
 {
     static const struct str odd[] = {
@@ -612,6 +630,7 @@ int main(void)
         EACH(character_sets_become_utf8),
         EACH(headers_cannot_bring_lines_or_markers_along),
         EACH(domains_in_other_letters_are_shown_as_a_labels),
+        EACH(a_label_stays_as_it_was_sent),
         EACH(odd_bytes_are_read_as_far_as_possible),
         EACH(a_reply_of_a_web_mailer_is_read),
         EACH(a_newsletter_is_readable),
