@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/fnv.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/random.h"
@@ -33,13 +34,11 @@ struct mail_events {
     struct answer answers[ANSWERS];
 };
 
-/* FNV-1a. Not for security: see `seed`. */
+/* Not for security: see `seed`. */
 static uint64_t hash(uint64_t seed, struct str text)
 {
-    uint64_t sum = UINT64_C(0xcbf29ce484222325) ^ seed;
+    uint64_t sum = fnv_add(FNV_START ^ seed, text);
 
-    for (size_t i = 0; i < text.len; i++)
-        sum = (sum ^ (unsigned char)text.at[i]) * UINT64_C(0x100000001b3);
     return sum ^ (sum >> 32);
 }
 

@@ -27,6 +27,12 @@ void fd_close(int *fd_at)
     errno = saved;
 }
 
+void fd_close_each(int *fds, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+}
+
 bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err)
 {
     auto_buf struct buf text = buf_make(NULL, cap + 2); /* one byte to notice too much, one for the zero */

@@ -17,6 +17,7 @@
 
 void fd_close(int *fd_at); /* closes and sets to -1; keeps errno */
 #define auto_close __attribute__((cleanup(fd_close)))
+void fd_close_each(int *fds, size_t count);
 
 static inline int take_fd(int *fd_at)
 {

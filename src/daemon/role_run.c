@@ -20,8 +20,7 @@ static bool shut_files(const struct role_row *row, bool *out_done, struct err *e
     uint32_t count = row->readable ? row->readable(row, fds) : 0;
     bool fine = confine_files_and_read(role_fd(row, row->directory), fds, count, out_done, err);
 
-    for (uint32_t i = 0; i < count; i++)
-        fd_close(&fds[i]);
+    fd_close_each(fds, count);
     return fine;
 }
 

@@ -209,8 +209,7 @@ static bool start_process(struct member *member, struct err *err)
                               .fds = fds };
     bool fine = open_grants(member, fds, &want.fd_count, err) && role_start(&want, &member->process, err);
 
-    for (uint32_t i = 0; i < want.fd_count; i++)
-        fd_close(&fds[i]);
+    fd_close_each(fds, want.fd_count);
     return fine;
 }
 

@@ -54,8 +54,7 @@ static void close_sockets(struct egress_sandbox *sandbox)
         listener_free(take_ptr(&sandbox->listeners[i]));
     timer_clear(&sandbox->late);
     questions_reset(sandbox);
-    for (int i = 0; i < DIVERT_KINDS; i++)
-        fd_close(&sandbox->sockets[i]);
+    fd_close_each(sandbox->sockets, DIVERT_KINDS);
 }
 
 static void egress_sandbox_dispose(void *object)

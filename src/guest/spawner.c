@@ -164,8 +164,7 @@ static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
         memcpy(out_fds, CMSG_DATA(header), count * sizeof(int)); /* there is room for no more */
     if (count == REQUEST_FDS || !(message.msg_flags & MSG_CTRUNC))
         return n;
-    for (size_t i = 0; i < count; i++)
-        fd_close(&out_fds[i]);
+    fd_close_each(out_fds, count);
     errno = EAGAIN;
     return -1;
 }
@@ -173,8 +172,7 @@ static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
 static void close_request(char *room, int fds[REQUEST_FDS])
 {
     (void)reserve_room(room, MAP_FIXED); /* drops the image */
-    for (size_t i = 0; i < REQUEST_FDS; i++)
-        fd_close(&fds[i]);
+    fd_close_each(fds, REQUEST_FDS);
 }
 
 /* ---- the process ---- */

@@ -75,8 +75,7 @@ static void on_due(struct timer *timer)
 
     if (driver_divert(networks->driver, due->id, fds, &err)) {
         send_sockets(networks, due->id, fds);
-        for (int i = 0; i < DIVERT_KINDS; i++)
-            fd_close(&fds[i]);
+        fd_close_each(fds, DIVERT_KINDS);
         if (due->retry_ms > RETRY_FIRST_MS)
             log_info("sandbox %s has network again", due->id);
         due_free(due);

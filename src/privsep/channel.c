@@ -75,8 +75,7 @@ struct channel {
 
 static void fds_close(struct message_fds *fds)
 {
-    for (uint32_t i = 0; i < fds->count; i++)
-        fd_close(&fds->at[i]);
+    fd_close_each(fds->at, fds->count);
     fds->count = 0;
 }
 

@@ -29,8 +29,7 @@ static bool pick_ports(struct kernel_process *p, struct err *err)
             (void)err_sys(err, "find a free port");
         p->ports[i] = ntohs(at.sin_port);
     }
-    for (size_t i = 0; i < KERNEL_PORTS; i++)
-        fd_close(&fds[i]);
+    fd_close_each(fds, KERNEL_PORTS);
     return fine;
 }
 

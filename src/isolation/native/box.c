@@ -404,13 +404,10 @@ static bool mark_dying(const struct box *box, struct err *err)
 
     if (sandbox_fd < 0)
         return err_sys(err, "open sandboxes/%s", box->id);
-    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_sys(err, "open state");
     if (!state_read(sandbox_fd, &state, err))
         return false;
     state.dying = true;
-    return state_write(fd, &state, err);
+    return state_rewrite(sandbox_fd, &state, err);
 }
 
 static void try_mark_dying(const struct box *box)

@@ -31,6 +31,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "isolation/plan.h"
 
 enum cgroup_control {
     CGROUP_MEMORY,
@@ -83,6 +84,12 @@ struct cgroup_limits {
     uint32_t cpu_millis;
     uint32_t pids;
 };
+
+static inline struct cgroup_limits cgroup_limits_of(const struct plan *plan)
+{
+    return (
+        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
+}
 
 /* One knob and what goes into it, for tests and for the writer alike. */
 struct cgroup_knob {

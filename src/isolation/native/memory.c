@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/box.h"
@@ -29,16 +30,6 @@ enum {
 };
 
 /* ---- where images can be restored ---- */
-
-#define FNV_START 0xcbf29ce484222325u
-
-/* FNV-1a: tells builds and processors apart; nobody gains by making two alike. */
-static uint64_t hash_more(uint64_t hash, const char *bytes, size_t len)
-{
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return hash;
-}
 
 /* Printable ASCII, and cut. */
 static void put(char room[IMAGE_TEXT_BYTES], const char *text)
@@ -80,7 +71,7 @@ static bool name_processor(char room[IMAGE_TEXT_BYTES], struct err *err)
         if (str_eq(key, STR("model name")) || str_eq(key, STR("CPU part")))
             name = str_trim(line);
         if (str_eq(key, STR("flags")) || str_eq(key, STR("Features")))
-            features = hash_more(features, line.at, line.len);
+            features = fnv_add(features, line);
     }
     (void)snprintf(said, sizeof said, "%016" PRIx64 " %.*s", features, (int)MIN(name.len, 100), name.at);
     put(room, said);
@@ -94,7 +85,7 @@ static bool hash_file(int fd, uint64_t *hash, struct err *err)
     ssize_t n;
 
     while ((n = pread(fd, chunk, CHUNK_BYTES, at)) > 0) {
-        *hash = hash_more(*hash, chunk, (size_t)n);
+        *hash = fnv_add(*hash, str_of(chunk, (size_t)n));
         at += n;
     }
     return n == 0 || err_sys(err, "read guestd");

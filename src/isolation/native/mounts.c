@@ -252,8 +252,7 @@ static void layers_pile(const struct layers *layers)
 
 static void layers_done(struct layers *layers)
 {
-    for (uint32_t i = 0; i < layers->count; i++)
-        fd_close(&layers->lower[i]);
+    fd_close_each(layers->lower, layers->count);
     fd_close(&layers->top);
 }
 #define auto_layers __attribute__((cleanup(layers_done)))

@@ -119,11 +119,10 @@ static bool start_helper(struct park *park, bool only_syncs,
 /* The record must not say parked of one that runs on: the next keeper would end it. */
 static void unmark(struct park *park)
 {
-    auto_close int fd = openat(park->sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
     struct err err;
 
     park->record.held = HELD_RUNNING;
-    if (fd < 0 ? !err_sys(&err, "open state") : !state_write(fd, &park->record, &err))
+    if (!state_rewrite(park->sandbox_fd, &park->record, &err))
         log_error("native: sandbox %s runs, and its record may say that it is parked: %s", park->box->id,
                   err_text(&err));
 }

@@ -531,15 +531,9 @@ static bool refuse(struct err *err)
     return err_wrap(err, "%s", strncmp(why.trail, "CRIU: ", 6) == 0 ? why.trail : err_text(&why));
 }
 
-static struct cgroup_limits limits_of(const struct plan *plan)
-{
-    return (
-        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
-}
-
 static struct cgroup_limits wide_limits_of(const struct plan *plan)
 {
-    struct cgroup_limits limits = limits_of(plan);
+    struct cgroup_limits limits = cgroup_limits_of(plan);
     uint64_t mib = CRIU_MIB + (uint64_t)CRIU_PROCESS_MIB * MIN(plan->pids, CRIU_PROCESSES);
 
     limits.memory_bytes += cgroup_guestd_limits.memory_bytes + (mib << 20);
@@ -554,7 +548,7 @@ static struct cgroup_limits wide_limits_of(const struct plan *plan)
  */
 static bool tighten(const struct restore *restore, uint64_t *out_memory_bytes, struct err *err)
 {
-    struct cgroup_limits limits = limits_of(&restore->plan);
+    struct cgroup_limits limits = cgroup_limits_of(&restore->plan);
     uint64_t most = limits.memory_bytes + limits.memory_bytes / 4 + cgroup_guestd_limits.memory_bytes;
 
     most = MIN(most, wide_limits_of(&restore->plan).memory_bytes);
@@ -639,12 +633,6 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
 
 /* ---- in keeper ---- */
 
-static void close_all(int *fds, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        fd_close(&fds[i]);
-}
-
 static void restore_free(struct restore *restore)
 {
     helper_cancel(restore->helper);
@@ -657,13 +645,13 @@ static void restore_free(struct restore *restore)
     fd_close(&restore->devices_fd);
     fd_close(&restore->program_fd);
     fd_close(&restore->enter_fd);
-    close_all(restore->files_fds, LIMIT_LAYERS);
+    fd_close_each(restore->files_fds, LIMIT_LAYERS);
     fd_close(&restore->handover_fd);
     fd_close(&restore->userns_fd);
     fd_close(&restore->cgroupns_fd);
-    close_all(restore->above_fds, restore->above_count);
-    close_all(restore->user_fds, restore->user_count);
-    close_all(restore->guestd_fds, restore->guestd_count);
+    fd_close_each(restore->above_fds, restore->above_count);
+    fd_close_each(restore->user_fds, restore->user_count);
+    fd_close_each(restore->guestd_fds, restore->guestd_count);
     cgroup_close_reins(&restore->reins);
     restore->box->restore = NULL;
     free(restore);
@@ -687,10 +675,9 @@ static bool take_process(struct restore *restore, uint64_t pid, struct err *err)
     struct box *box = restore->box;
     struct native *native = box->native;
     auto_close int pidfd = pidfd_open((pid_t)pid, 0);
-    auto_close int state_fd = openat(restore->sandbox_fd, "state", O_RDWR | O_CLOEXEC);
     auto_free struct state *state = NEW(struct state);
 
-    if (pidfd < 0 || state_fd < 0)
+    if (pidfd < 0)
         return err_sys(err, "hold the restored sandbox");
     if (!cgroup_holds(native->cgroups, box->id, (pid_t)pid) || process_ended(pidfd))
         return err_set(err, ERR_INTERNAL, "it ended as it came back");
@@ -699,7 +686,8 @@ static bool take_process(struct restore *restore, uint64_t pid, struct err *err)
     state->pid = (pid_t)pid;
     state->owner = 0; /* CRIU makes the user namespace as root */
     state->network = box->network = native->network;
-    if (!state_process_start_time((pid_t)pid, &state->start_time, err) || !state_write(state_fd, state, err))
+    if (!state_process_start_time((pid_t)pid, &state->start_time, err) ||
+        !state_rewrite(restore->sandbox_fd, state, err))
         return false;
     box->pid = (pid_t)pid;
     box->pidfd = take_fd(&pidfd);
@@ -720,15 +708,12 @@ static bool give_sockets(struct restore *restore, int *out_link_fd, struct err *
 /* From here on it is one that runs. */
 static bool settle(struct restore *restore, struct err *err)
 {
-    auto_close int state_fd = openat(restore->sandbox_fd, "state", O_RDWR | O_CLOEXEC);
     auto_free struct state *state = NEW(struct state);
 
-    if (state_fd < 0)
-        return err_sys(err, "open state");
     if (!state_read(restore->sandbox_fd, state, err))
         return false;
     state->held = HELD_RUNNING;
-    return state_write(state_fd, state, err);
+    return state_rewrite(restore->sandbox_fd, state, err);
 }
 
 static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
@@ -747,7 +732,7 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
              !settle(restore, &why))
         err = &why;
     else if (figures[FIGURE_MEMORY] > restore->plan.memory_bytes) {
-        const struct cgroup_limits limits = limits_of(&restore->plan);
+        const struct cgroup_limits limits = cgroup_limits_of(&restore->plan);
         log_info("native: sandbox %s has come back with more than its %" PRIu64 " MiB: it may have %" PRIu64 " for now",
                  box->id, restore->plan.memory_bytes >> 20, figures[FIGURE_MEMORY] >> 20);
         tighten_later(box, &limits);
@@ -1004,7 +989,7 @@ static bool start_helper(struct restore *restore, struct err *err)
     fd_close(&restore->devices_fd);
     fd_close(&restore->program_fd);
     fd_close(&restore->enter_fd);
-    close_all(restore->files_fds, LIMIT_LAYERS);
+    fd_close_each(restore->files_fds, LIMIT_LAYERS);
     return restore->helper != NULL;
 }
 

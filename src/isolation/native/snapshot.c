@@ -233,8 +233,7 @@ static void close_all(struct snapshot *snapshot)
 {
     fd_close(&snapshot->draft_fd);
     fd_close(&snapshot->upper_fd);
-    for (uint32_t i = 0; i < snapshot->merged; i++)
-        fd_close(&snapshot->layer_fds[i]);
+    fd_close_each(snapshot->layer_fds, snapshot->merged);
 }
 
 /* The sandbox goes on, and is no longer ours. */

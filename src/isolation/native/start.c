@@ -98,12 +98,6 @@ struct start {
     int birth_fd; /* the cgroup that the child is born in; -1: ours */
 };
 
-static void close_all(int *fds, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        fd_close(&fds[i]);
-}
-
 static void start_free(struct start *start)
 {
     timer_clear(&start->look);
@@ -115,10 +109,10 @@ static void start_free(struct start *start)
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
     fd_close(&start->userns_fd);
-    close_all(start->child_fds, CHILD_FDS);
-    close_all(start->entry_fds, start->entry_count);
-    close_all(start->guestd_cgroup_fds, start->guestd_cgroup_count);
-    close_all(start->cgroup_fds, start->cgroup_count);
+    fd_close_each(start->child_fds, CHILD_FDS);
+    fd_close_each(start->entry_fds, start->entry_count);
+    fd_close_each(start->guestd_cgroup_fds, start->guestd_cgroup_count);
+    fd_close_each(start->cgroup_fds, start->cgroup_count);
     fd_close(&start->birth_fd);
     if (start->box && start->box->start == start)
         start->box->start = NULL;
@@ -203,17 +197,11 @@ static bool start_record(struct start *start, struct err *err)
     return native_reach(native, NATIVE_AT_RECORD, err);
 }
 
-static struct cgroup_limits limits_of(const struct plan *plan)
-{
-    return (
-        struct cgroup_limits){ .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids };
-}
-
 static bool start_cgroup(struct start *start, struct err *err)
 {
     struct cgroups *cgroups = start->native->cgroups;
     const char *id = start->plan.id;
-    const struct cgroup_limits limits = limits_of(&start->plan);
+    const struct cgroup_limits limits = cgroup_limits_of(&start->plan);
 
     return cgroup_lay_out(cgroups, id, &limits, err) &&
            cgroup_open_user(cgroups, id, start->cgroup_fds, &start->cgroup_count, err) &&
@@ -356,7 +344,7 @@ static bool start_mounts(struct start *start, struct err *err)
 static bool start_hold(struct start *start, struct err *err)
 {
     struct box *box = start->box;
-    const struct cgroup_limits limits = limits_of(&start->plan);
+    const struct cgroup_limits limits = cgroup_limits_of(&start->plan);
 
     start->state.pid = box->pid;
     box->network = start->state.network = start->native->network;
@@ -370,7 +358,7 @@ static bool start_go(struct start *start, struct err *err)
     if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), start->child_fds, CHILD_FDS, err))
         return err_wrap(err, "say go");
     /* The child holds them now; ours would keep the overlay mounted after its end. */
-    close_all(start->child_fds, CHILD_FDS);
+    fd_close_each(start->child_fds, CHILD_FDS);
     start->phase = START_READY;
     start->until_ms = clock_mono_ms() + CHILD_MS;
     return native_reach(start->native, NATIVE_AT_GO, err);

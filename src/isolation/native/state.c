@@ -106,6 +106,13 @@ bool state_write(int fd, const struct state *state, struct err *err)
     return true;
 }
 
+bool state_rewrite(int sandbox_fd, const struct state *state, struct err *err)
+{
+    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+
+    return fd < 0 ? err_sys(err, "open state") : state_write(fd, state, err);
+}
+
 bool state_replace(int sandbox_fd, const struct state *state, struct err *err)
 {
     auto_buf struct buf text = buf_make(NULL, STATE_BYTES);

@@ -44,6 +44,8 @@ void state_print(struct buf *out, const struct state *state);
 bool state_parse(struct str text, struct state *out, struct err *err) must_use;
 
 bool state_write(int fd, const struct state *state, struct err *err) must_use;
+/* The same for a record that is there already, by the sandbox's directory. */
+bool state_rewrite(int sandbox_fd, const struct state *state, struct err *err) must_use;
 /* After a power cut either the old or the new record is there. Waits for the disk. */
 bool state_replace(int sandbox_fd, const struct state *state, struct err *err) must_use;
 bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;

@@ -28,6 +28,7 @@
 
 #include "base/encode.h"
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/remove.h"
@@ -118,10 +119,8 @@ static void add_inode(struct inodes *set, uint64_t ino)
  */
 static uint64_t name_key(uint64_t dir_ino, const char *name)
 {
-    uint64_t key = (dir_ino + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t key = fnv_add((dir_ino + 1) * UINT64_C(0x9e3779b97f4a7c15), str_from(name));
 
-    for (; *name; name++)
-        key = (key ^ (unsigned char)*name) * UINT64_C(0x100000001b3); /* FNV-1a */
     return key ? key : 1;
 }
 

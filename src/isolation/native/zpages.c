@@ -12,6 +12,7 @@
 #include <zstd.h>
 
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pack.h"
@@ -54,14 +55,10 @@ uint64_t zpages_bytes(const struct zpages *pages)
     return sum;
 }
 
-/* FNV-1a: finds damage; nobody gains by making two alike. */
+/* Finds damage. */
 static uint64_t hash_of(struct str bytes)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < bytes.len; i++)
-        hash = (hash ^ (unsigned char)bytes.at[i]) * 0x100000001b3u;
-    return hash;
+    return fnv_add(FNV_START, bytes);
 }
 
 void zpages_print(struct buf *out, const struct zpages *pages)

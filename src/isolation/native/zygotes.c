@@ -474,8 +474,7 @@ static void start_close(struct start *start)
     fd_close(&start->userns_fd);
     fd_close(&start->root_fd);
     fd_close(&start->devices_fd);
-    for (size_t i = 0; i < start->cgroup_count; i++)
-        fd_close(&start->cgroup_fds[i]);
+    fd_close_each(start->cgroup_fds, start->cgroup_count);
 }
 #define auto_start __attribute__((cleanup(start_close)))
 
