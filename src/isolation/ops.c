@@ -512,6 +512,12 @@ static void pack_kept(struct buf *out, const struct kept *kept)
     pack_layers(out, kept->layer_count, kept->layers);
 }
 
+/* "": it has none. */
+static const char *top_layer(const struct kept *kept)
+{
+    return kept->layer_count ? kept->layers[MIN(kept->layer_count, (uint32_t)LIMIT_LAYERS) - 1] : "";
+}
+
 /*
  * A snapshot has an id, which is also its last layer's; an unpacked layer that which was asked for; a list goes on after
  * what was asked; the other calls keep nothing.
@@ -529,8 +535,7 @@ static void unpack_kept(struct unpack *in, const struct op *op, const struct op_
     if (is_layer && strcmp(out->id, asked->unpack.chain) != 0)
         in->failed = true;
     bool is_snapshot = is_layer || (asked->pause.call >= PAUSE_SNAPSHOT && asked->pause.call <= PAUSE_COPY);
-    if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
-                          strcmp(out->layers[out->layer_count - 1], out->id) != 0
+    if (is_snapshot ? !plan_layer_id_valid(out->id) || strcmp(top_layer(out), out->id) != 0
                     : out->id[0] != '\0' || (out->layer_count && asked->pause.call != PAUSE_LIST))
         in->failed = true;
     for (uint32_t i = 0; asked->pause.call == PAUSE_LIST && i < out->layer_count; i++)

@@ -235,15 +235,22 @@ static const char *markdown_render(struct str markdown)
                                       &markdown_memory);
 }
 
+/* False: it takes too long. A function of its own, because what setjmp() returns to may have lost its variables. */
+static bool markdown_try(struct arena *arena, struct str markdown, struct str *out)
+{
+    if (setjmp(markdown_budget.out) != 0)
+        return false;
+    *out = arena_copy(arena, str_from(markdown_render(markdown)));
+    return true;
+}
+
 /* As HTML by cmark, or as it is when that takes too long: some tables and brackets do. */
 static void markdown_read(struct mail_content *c, struct arena *arena, struct str markdown, struct html *out)
 {
     struct str html;
 
     budget_init(&markdown_budget, LIMIT_MAIL_TREE_BYTES, LIMIT_MAIL_TREE_MS);
-    if (setjmp(markdown_budget.out) == 0) {
-        html = arena_copy(arena, str_from(markdown_render(markdown)));
-    } else {
+    if (!markdown_try(arena, markdown, &html)) {
         struct buf plain = buf_make(arena, 6 * markdown.len + 16);
         buf_add(&plain, STR("<pre>"));
         html_escape(&plain, markdown);

@@ -27,7 +27,7 @@ static bool heard(struct peer *peer, struct str bytes)
     return peer_listen(peer) && str_eq(buf_str(&peer->heard), bytes);
 }
 
-static struct str connect_request(const char *kind_and_address, size_t len, char room[300])
+static struct str connect_request(const char *kind_and_address, size_t len, char *room)
 {
     memcpy(room, "\5\1\0", 3);
     memcpy(room + 3, kind_and_address, len);

@@ -55,7 +55,7 @@ static int tear_down(void **state)
     struct world *world = *state;
     struct err err;
 
-    (void)chdir("/");
+    (void)!chdir("/");
     fd_close(&world->from_fd);
     fd_close(&world->to_fd);
     fd_close(&world->links_fd);
@@ -364,7 +364,7 @@ static void unmount(const struct world *world, int *fd)
     struct err err;
 
     fd_close(fd);
-    (void)chdir("/");
+    (void)!chdir("/");
     (void)snprintf(path, sizeof path, "%s/mnt", world->path);
     assert_int_equal(umount2(path, 0), 0);
     assert_true(remove_tree(world->fd, "work", &err));
@@ -405,13 +405,13 @@ static void play(int root_fd, unsigned *seed, unsigned turns)
             (void)renameat(fd, name, fd, other);
             break;
         case 4:
-            (void)linkat(fd, name, fd, other, 0);
+            (void)!linkat(fd, name, fd, other, 0);
             break;
         case 5:
-            (void)symlinkat(text, fd, name);
+            (void)!symlinkat(text, fd, name);
             break;
         case 6:
-            (void)fchmodat(fd, name, dice(seed, 512), 0);
+            (void)!fchmodat(fd, name, dice(seed, 512), 0);
             break;
         default: {
             auto_close int file = openat(fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);

@@ -57,11 +57,9 @@ static inline struct str or_text(const char *text, const char *otherwise)
 static inline void note_arrival(struct office_fake *o, const struct fixture_inbox *box, const struct note *note,
                                 struct mail_content *content, struct mail_arrival *out)
 {
-    static unsigned counter;
     char unique[MAIL_INBOX_ID_BYTES];
 
     mail_ulid(unique);
-    counter++;
     *content = (struct mail_content){
         .subject = or_text(note->subject, ""),
         .text = or_text(note->text, ""),
