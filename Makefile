@@ -1,6 +1,6 @@
 # Entry points. Meson and Ninja do the building; this file installs and configures what they need.
 #
-#   make up      from a fresh clone to a running server; prints the lines to paste
+#   make up      from a fresh clone to a running server; prints what to paste
 #   make test    everything that says whether it is right
 #   make help    the rest
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """can_serve.py ADDRESS:PORT DATA - fails if a server runs there already, so that `make up` builds no template before.
 
-Only that: what else is wrong with the address or the directory the server says itself, and better.
+Only that, and an address without a port: what else is wrong the server says itself, and better.
 """
 import errno
 import fcntl
@@ -11,6 +11,8 @@ import sys
 
 address, data = sys.argv[1:]
 host, _, port = address.rpartition(":")
+if not host or not port.isdigit():
+    sys.exit(f"'{address}' is not an address and a port; try make up LISTEN=127.0.0.1:{port if port.isdigit() else 7070}")
 # Not the address that was asked for: it is in use.
 LISTEN = "LISTEN=127.0.0.1:" + ("7272" if port == "7171" else "7171")
 OTHER = f"make up DATA=/srv/other {LISTEN}"

@@ -213,7 +213,8 @@ static bool explain_known(struct str ref, struct err *err)
         if (!str_eq(ref, makeable[i].name))
             continue;
         (void)err_set(err, ERR_NOT_FOUND,
-                      "template '%.*s' is not built yet; on the server's machine: sudo cloister template build %s",
+                      "template '%.*s' is not built yet. `make up` builds it once, in minutes. By hand: "
+                      "sudo cloister template build %s [--data DIR]",
                       STR_ARG(ref), makeable[i].recipe);
         return true;
     }

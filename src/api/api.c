@@ -299,7 +299,8 @@ static void refuse(struct request *rq)
         : is_wrong_token
             ? "it is the file admin-token in this server's own data directory; on the server's machine, "
               "`sudo cloister key` finds it with --data DIR"
-            : "send X-Admin-Token; on the server's machine, `sudo cloister key` and `sudo cloister team` send it";
+            : "send X-Admin-Token, the file admin-token in the server's data directory; on the server's machine, "
+              "`sudo cloister key` and `sudo cloister team` send it";
     send_problem(rq, 401, NULL, arena_format(rq->arena, "%s: %s", rq->refusal.message, advice));
 }
 

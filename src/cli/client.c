@@ -69,6 +69,11 @@ static bool is_default(const char *data)
     return strcmp(data, CLI_DATA_DEFAULT) == 0;
 }
 
+const char *client_listen_hint(const char *address)
+{
+    return strcmp(address, "127.0.0.1:7070") ? " (name --listen again)" : "";
+}
+
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
 {
     auto_free char *line = read_line(data, "server", err);
@@ -176,14 +181,30 @@ const char *client_url(const struct cli *cli, enum client_as as)
     return cli->url ? cli->url : own_key(cli, as) ? environment("E2B_API_URL") : NULL;
 }
 
-/* A user who has set E2B_API_URL expects that we use it, and must not change another server by mistake. */
-static bool check_ignored_url(const struct client *client, const char *wanted, struct err *err)
+bool client_is_elsewhere(struct cli *cli)
 {
+    const char *url = client_url(cli, CLIENT_AS_CALLER);
+    char asked[CLIENT_ADDRESS_BYTES], usual[CLIENT_ADDRESS_BYTES];
+    struct err ignored;
+
+    return url && !(client_parse_url(str_from(url), asked, &ignored) &&
+                    client_server_address(cli_data(cli), usual, &ignored) && strcmp(asked, usual) == 0);
+}
+
+/* A user who has set E2B_API_URL expects that we use it, and must not change another server by mistake. */
+static bool check_ignored_url(const struct client *client, enum client_as as, struct err *err)
+{
+    const char *wanted = environment("E2B_API_URL");
     char address[CLIENT_ADDRESS_BYTES];
     struct err ignored;
 
     if (!wanted || (client_parse_url(str_from(wanted), address, &ignored) && strcmp(address, client->address) == 0))
         return true;
+    if (as == CLIENT_AS_CALLER)
+        return err_set(err, ERR_INVALID,
+                       "E2B_API_URL is set and E2B_API_KEY is not: set the key of that server, or say --data DIR, or "
+                       "unset E2B_API_URL for that of %.30s",
+                       cli_data(client->cli));
     return err_set(
         err, ERR_INVALID,
         "E2B_API_URL names another server than %s, which is that of %.30s; say which with --data DIR, or unset "
@@ -207,7 +228,7 @@ bool client_open(struct client *client, struct cli *cli, enum client_as as, stru
     }
     client->credential_from =
         arena_format(&cli->arena, "the %s of %s", as == CLIENT_AS_ADMIN ? "admin token" : "API key", cli_data(cli)).at;
-    return (url || cli->data || check_ignored_url(client, environment("E2B_API_URL"), err)) &&
+    return (url || cli->data || check_ignored_url(client, as, err)) &&
            client_read_secret(cli_data(cli), as == CLIENT_AS_ADMIN ? "admin-token" : "api-key", &client->credential,
                               err);
 }
@@ -298,8 +319,9 @@ bool client_call(struct client *client, const char *method, struct str target, s
                            client->cli->url ? "--url" : "E2B_API_URL",
                            client->cli->url ? "leave --url out" : "unset E2B_API_URL and E2B_API_KEY");
         if (err->sys == ECONNREFUSED)
-            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s` starts one", client->address,
-                           cli_program_as_root(), cli_same_server(client->cli));
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s` starts one%s",
+                           client->address, cli_program_as_root(), cli_same_server(client->cli),
+                           client_listen_hint(client->address));
         return err_wrap(err, "%s at %s", method, client->address);
     }
     if (answer.status == 401)

@@ -94,8 +94,12 @@ bool client_error(struct cli *cli, unsigned status, struct str body, struct err 
 bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
 /* --url, or an E2B_API_URL that comes with its key; NULL: the address is the data directory's. */
 const char *client_url(const struct cli *cli, enum client_as as);
+/* It is not the server of the data directory: a command that changes that directory is of no use for it. */
+bool client_is_elsewhere(struct cli *cli) must_use;
 /* The address that the server of that data directory listens on; 0.0.0.0 becomes 127.0.0.1, which can be dialled. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/* For advice to start it: what to add, if this is not the default. */
+const char *client_listen_hint(const char *address);
 /* False if the server of this directory was started with --mail off. */
 bool client_server_has_mail(const char *data);
 /*

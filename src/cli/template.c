@@ -39,7 +39,12 @@ static struct str tags_text(struct cli *cli, const json_t *template)
     count = MAX(count, (int64_t)json_array_size(tags));
     if (count > shown)
         return arena_format(&cli->arena, "%.*s and %lld more", STR_ARG(text), (long long)(count - shown));
-    return text.len ? text : STR("-");
+    if (text.len)
+        return text;
+    /* No sandbox can be made from it yet, unless it is the operator's: these have no tags. */
+    const json_t *status = json_object_get(template, "buildStatus");
+    bool is_ready = !json_is_string(status) || str_eq(json_str(status), STR("ready"));
+    return is_ready ? STR("-") : arena_format(&cli->arena, "- (build: %.*s)", STR_ARG(json_str(status)));
 }
 
 static bool template_row(struct cli *cli, struct table *table, const json_t *template, struct err *err)
@@ -84,11 +89,13 @@ static bool is_there(const json_t *templates, const char *name)
 static void note_unbuilt(struct cli *cli, const json_t *templates)
 {
     const char *name, *makes;
+    bool is_elsewhere = client_is_elsewhere(cli);
 
     for (size_t i = 0; cli->facts && cli->facts->recipe_at(i, &name, &makes); i++)
         if (!is_there(templates, makes))
-            fprintf(cli->note, "Not built yet: %s. To build it: %s template build %s%s\n", makes, cli_program_as_root(),
-                    name, cli->url ? "" : cli_same_server(cli));
+            fprintf(cli->note, "Not built yet: %s. To build it%s: %s template build %s%s\n", makes,
+                    is_elsewhere ? ", on the machine of that server and with the --data DIR that it has" : "",
+                    cli_program_as_root(), name, is_elsewhere || cli->url ? "" : cli_same_server(cli));
 }
 
 static const json_t *row_of(const json_t *rows, const json_t *template)

@@ -206,7 +206,7 @@ static void announce(struct keeper *keeper)
     if (isatty(STDOUT_FILENO))
         print_lines(keeper, address, domain);
     else
-        printf("Cloister is up on http://%s%s%s. For the lines to paste: %s env --data %s\n", address,
+        printf("Cloister is up on http://%s%s%s. In another shell: eval \"$(%s env --data %s)\"\n", address,
                keeper->settings.domain[0] ? " and https://api." : "", keeper->settings.domain, cli_program_as_root(),
                keeper->config.data);
     warn_if_open(keeper);

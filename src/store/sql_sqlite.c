@@ -113,9 +113,11 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
-        return err_set(err, ERR_INTERNAL,
-                       "the store cannot be written (%.60s): its directory must belong to the user the server runs as",
-                       why);
+        return err_set(
+            err, ERR_INTERNAL,
+            "the store cannot be written (%.45s): its directory must belong to the server's user, who must be "
+            "able to enter those above it",
+            why);
     default:
         return err_set(err, ERR_INTERNAL, "%.80s: %s", what, why);
     }

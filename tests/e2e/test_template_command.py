@@ -18,6 +18,13 @@ NOBODY = 65534
 BUILT = re.compile(r"^Built in [0-9.]+ s: \d+ [KM]iB written by its steps, template [a-z0-9]{20}, build [0-9a-f-]{36}$", re.MULTILINE)
 
 
+@pytest.fixture(autouse=True)
+def others_may_enter():
+    for directory in (build_dir(), *build_dir().parents):
+        if not directory.stat().st_mode & 0o001:
+            pytest.skip(f"the command is run as another user, who may not enter {directory}")
+
+
 @pytest.fixture
 def name(server):
     """A name that no other test uses; every template that begins with it is deleted afterwards."""

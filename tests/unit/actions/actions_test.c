@@ -248,8 +248,8 @@ static void a_missing_template_that_can_be_built_is_named_with_the_command(void 
     assert_false(
         action_template_resolve(&f->actions, &f->caller, STR("code-interpreter-v1"), &f->rig.arena, &row, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
-    assert_string_equal(err.message, "template 'code-interpreter-v1' is not built yet; "
-                                     "on the server's machine: sudo cloister template build code-interpreter");
+    assert_string_equal(err.message, "template 'code-interpreter-v1' is not built yet. `make up` builds it once, "
+                                     "in minutes. By hand: sudo cloister template build code-interpreter [--data DIR]");
 }
 
 static void a_miss_asks_for_new_templates_once(void **state)

@@ -373,7 +373,9 @@ static const struct fake_rule rules[] = {
     { "GET /templates ",
       ANSWER("200 OK", JSON_TYPE,
              "[{\"templateID\":\"t1\",\"aliases\":[\"base\",\"std\"],\"cpuCount\":2,\"memoryMB\":1024,"
-             "\"createdAt\":\"2020-01-01T00:00:00Z\"}]") },
+             "\"createdAt\":\"2020-01-01T00:00:00Z\"},"
+             "{\"templateID\":\"t2\",\"aliases\":[\"mine\"],\"cpuCount\":2,\"memoryMB\":1024,\"buildStatus\":\"error\"}"
+             "]") },
     { NULL, { NULL, 0 } },
 };
 
@@ -700,6 +702,7 @@ static void template_list_says_what_else_could_be_built(void **state)
     setenv("E2B_API_URL", server.url, 1);
     setenv("E2B_API_KEY", "e2b_aa", 1);
     RUN(&outcome, "template", "list");
+    CHECK_HAS(outcome.note, "To build it, on the machine of that server and with the --data DIR that it has: ");
     CHECK_HAS(outcome.note, "cloister template build tools\n");
     unsetenv("E2B_API_URL");
     unsetenv("E2B_API_KEY");
@@ -712,7 +715,8 @@ static void template_list_names_aliases(void **state)
     (void)state;
     RUN(&outcome, "template", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    CHECK_HAS(outcome.out, "t1        base, std  -        2   1 GiB     -  ");
+    CHECK_HAS(outcome.out, "t1        base, std  -                    2   1 GiB     -  ");
+    CHECK_HAS(outcome.out, "t2        mine       - (build: error)     2   1 GiB     -  ");
 }
 
 static void variables_are_enough_without_a_data_directory(void **state)
