@@ -4,6 +4,7 @@ and no guest can hold up another's.
 How one tells: a fork has the command line of its zygote, whose last argument is "outside".
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -23,13 +24,19 @@ IS_FORK = "open('/proc/self/cmdline').read().endswith('\\0outside\\0')"
 
 def zygotes(server):
     """The host's process ids of this server's zygotes."""
+    return {pid for pid in in_zygotes_cgroups(server) if parent_of(pid) == server.pid}
+
+
+def in_zygotes_cgroups(server):
+    """Zygotes, and their forks that have not moved yet."""
     data = os.stat(server.data)
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
     found = set()
-    for directory, names, _ in os.walk("/sys/fs/cgroup"):
+    for directory, _, _ in os.walk("/sys/fs/cgroup"):
         if f"/{own}/zygote" in directory and directory.endswith("/user"):
-            found |= {int(pid) for pid in pathlib.Path(directory, "cgroup.procs").read_text().split()}
-    return {pid for pid in found if parent_of(pid) == server.pid}
+            with contextlib.suppress(FileNotFoundError):  # its zygote has just ended
+                found |= {int(pid) for pid in pathlib.Path(directory, "cgroup.procs").read_text().split()}
+    return found
 
 
 def parent_of(pid):
@@ -73,6 +80,31 @@ def box(server):
     made = a_box_with_forks()
     yield made
     made.kill()
+
+
+# Stops the second process that appears in its pid namespace: the first is on its way to fork that one.
+STOPPER = r"""
+#include <signal.h>
+#include <stdbool.h>
+#include <time.h>
+#include <unistd.h>
+
+int main(void)
+{
+    enum { AHEAD = 24 };
+    bool seen[AHEAD] = { false };
+    time_t end = time(0) + 4;
+
+    for (int found = 0; time(0) < end;)
+        for (int i = 0; i < AHEAD; i++)
+            if (!seen[i] && kill(getpid() + 1 + i, 0) == 0) {
+                seen[i] = true;
+                if (++found == 2)
+                    return kill(getpid() + 1 + i, SIGSTOP);
+            }
+    return 1;
+}
+"""
 
 
 @pytest.fixture
@@ -313,6 +345,24 @@ def test_a_killed_zygote_is_replaced_and_its_interpreters_live_on(server, box):
     assert wait_for(lambda: is_fork(box, context=box.create_code_context()), 60, 0.5), "the new one does not serve it"
 
 
+def test_a_sandbox_that_asks_while_its_zygote_starts_is_served_by_it(server, box):
+    """It gets a socket then, and another one when the zygote is ready."""
+    def next_is_fork():
+        context = box.create_code_context()
+        try:
+            return is_fork(box, context=context)
+        finally:
+            box.remove_code_context(context)
+
+    before = zygotes(server)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_for(next_is_fork, 60, 0.5)
+    assert not zygotes(server) & before
+    for _ in range(4):  # one of them may be a spare
+        assert next_is_fork(), "the zygote has closed its socket"
+
+
 def test_a_zygote_that_hangs_is_killed_and_its_sandboxes_use_the_fallback(server, box):
     before = zygotes(server)
     for pid in before:
@@ -469,3 +519,48 @@ def test_a_copy_goes_on_with_the_programs_that_its_interpreter_has(server, made)
     assert text(box, "kept + 2") == "43"
     box.kill()
     Sandbox.delete_snapshot(snapshot)
+
+
+# ---- held up on the way in ----
+
+
+def stopped_forks(server):
+    found = set()
+    for pid in in_zygotes_cgroups(server):
+        with contextlib.suppress(OSError):  # it has just ended
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                found.add(pid)
+    return found
+
+
+def ask_for_context(box):
+    with contextlib.suppress(Exception):  # it is paused meanwhile
+        box.create_code_context()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("then", ["runs", "is paused"])
+def test_a_fork_that_is_stopped_on_its_way_in_is_ended(server, then):
+    """Until it has moved it is in the zygote's cgroup, which all sandboxes of the template share."""
+    stopped = set()
+    for _ in range(20):  # the fork may be faster
+        box = a_box_with_forks()
+        box.files.write("/tmp/stopper.c", STOPPER)
+        box.commands.run("gcc -O2 -o /tmp/stopper /tmp/stopper.c")
+        handle = box.commands.run("/tmp/stopper", user="root", background=True)
+        thread = threading.Thread(target=ask_for_context, args=(box,))
+        thread.start()
+        stopped = wait_for(lambda: stopped_forks(server), 3, 0.02)
+        if stopped and then == "is paused":
+            box.pause()
+        thread.join()
+        if stopped:
+            break
+        handle.kill()
+        box.kill()
+    assert stopped, "no fork was stopped on its way in"
+    assert wait_for(lambda: not stopped & stopped_forks(server), 30, 0.2), "a stopped fork stays in the zygote's cgroup"
+    if then == "is paused":
+        box.connect(timeout=60)
+    assert text(box, "1 + 1") == "2"
+    box.kill()

@@ -222,8 +222,6 @@ static void take_hello(struct python_engine *e)
         return;
     }
     timer_clear(&e->spawn_limit);
-    if (e->is_from_zygote)
-        zygote_client_worked(e->python->zygote);
     if (e->start_message) {
         send_start_message(e);
         return;

@@ -3,6 +3,9 @@
  * sends ZYGOTE_ENTERED over that socket; the kernel attaches the sender's pid, which user code cannot forge. guestd
  * moves the process to the cgroups of what it starts, because the zygote is not allowed to, and answers ZYGOTE_MOVED.
  * From then on the socket carries frames (frame.h) and belongs to the engine.
+ *
+ * Until it is moved, the guest's root can already stop the fork. Keeper kills one that is held up (isolation/native/strays.h).
+ * Each failure doubles the time until the zygote is asked again; a success does not shorten it.
  */
 #include "guest/interpreter/zygote_client.h"
 
@@ -23,8 +26,9 @@
 #include "wire/zygote.h"
 
 enum {
-    PAUSE_MIN_MS = 5000, /* after a spawn that failed; doubled with each that follows */
+    PAUSE_MIN_MS = 5000, /* after a spawn that failed; doubled with each that follows… */
     PAUSE_MAX_MS = 300000,
+    FORGET_MS = 900000, /* …before this has passed */
 };
 
 struct zygote_client {
@@ -32,7 +36,8 @@ struct zygote_client {
     int socket_fd;       /* -1: there is no zygote */
     struct watch *watch; /* of the socket, for its end */
     struct workers *movers;
-    unsigned pause_ms;      /* 0: the last spawn was fine */
+    unsigned pause_ms;      /* 0: no spawn has failed lately */
+    uint64_t failed_ms;     /* when the last one did */
     uint64_t not_before_ms; /* until then the zygote is not asked */
     void (*on_closed)(void *owner);
     void *owner;
@@ -87,8 +92,6 @@ void zygote_client_open(struct zygote_client *client, int socket_fd)
         return;
     }
     zygote_client_close(client);
-    client->pause_ms = 0;
-    client->not_before_ms = 0;
     client->socket_fd = socket_fd;
     client->watch = watch_new(client->guest->loop, socket_fd, on_socket, client);
     watch_want(client->watch, WATCH_READ);
@@ -105,13 +108,13 @@ void zygote_client_free(struct zygote_client *client)
 
 void zygote_client_failed(struct zygote_client *client)
 {
-    client->pause_ms = client->pause_ms ? MIN(2 * client->pause_ms, PAUSE_MAX_MS) : PAUSE_MIN_MS;
-    client->not_before_ms = loop_now_ms(client->guest->loop) + client->pause_ms;
-}
+    uint64_t now_ms = loop_now_ms(client->guest->loop);
 
-void zygote_client_worked(struct zygote_client *client)
-{
-    client->pause_ms = 0;
+    if (now_ms - client->failed_ms > FORGET_MS)
+        client->pause_ms = 0;
+    client->failed_ms = now_ms;
+    client->pause_ms = client->pause_ms ? MIN(2 * client->pause_ms, PAUSE_MAX_MS) : PAUSE_MIN_MS;
+    client->not_before_ms = now_ms + client->pause_ms;
 }
 
 /* ---- whose interpreters it can have ---- */

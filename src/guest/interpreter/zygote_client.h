@@ -23,8 +23,7 @@ void zygote_client_free(struct zygote_client *client);
 void zygote_client_open(struct zygote_client *client, int socket_fd);
 void zygote_client_close(struct zygote_client *client); /* fine when closed */
 
-/* An interpreter did, or did not, come to life. After a failure the zygote is not asked for some seconds. */
-void zygote_client_worked(struct zygote_client *client);
+/* An interpreter did not come to life: the zygote is not asked for some seconds, or minutes if there are more of these. */
 void zygote_client_failed(struct zygote_client *client);
 
 /*

@@ -64,7 +64,7 @@ struct box {
     unsigned wait_count;
     enum network_kind network;
     struct zygote *zygote; /* NULL: its interpreters start inside */
-    uint64_t zygote_given; /* see zygote_connect() */
+    struct zygote_given zygote_given;
     struct ice ice;
     struct start *start;             /* under way, or NULL */
     struct checkpoint *checkpoint;   /* the same */

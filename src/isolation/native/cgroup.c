@@ -772,6 +772,16 @@ unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*
     return count;
 }
 
+void cgroup_each_user_anywhere(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
+                               void *context)
+{
+    char path[LIMIT_ID_BYTES + 32];
+
+    (void)snprintf(path, sizeof path, "%s/user/cgroup.procs", id);
+    for (int i = 0; i < cgroups->count; i++)
+        (void)each_process(cgroups->fds[i], path, fn, context);
+}
+
 static bool kill_one(void *context, pid_t pid)
 {
     (void)context;

@@ -187,6 +187,9 @@ bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_cont
 /* Calls fn for each process in the `user` leaf until it is false; how many there were. */
 unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
                           void *context);
+/* Also for those that a hostile guestd has moved out of some trees only. One process can come several times. */
+void cgroup_each_user_anywhere(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
+                               void *context);
 /*
  * Begins to freeze everything in both leaves, or thaws it. ERR_UNAVAILABLE without sys: there is no freezer here, or the
  * sandbox was started without one.

@@ -282,7 +282,8 @@ bool box_thaw(struct box *box, struct err *err)
     if (!cgroup_freeze(box->native->cgroups, box->id, false, err))
         return err_wrap(err, "resume sandbox %s", box->id);
     box->ice.is_frozen = false;
-    box->zygote_given = 0; /* guestd has closed its socket before the pause (guest/pause.h), and gets another */
+    /* guestd has closed its socket before the pause (guest/pause.h), and gets another. */
+    box->zygote_given = (struct zygote_given){ 0 };
     reclaim_leave(box);
     (void)err_set(&why, ERR_CONFLICT, "sandbox %s was resumed before it was paused", box->id);
     answer_all(box, &why);

@@ -106,7 +106,7 @@ static bool native_link(struct driver *driver, const char *id, int *out_guestlin
 static void give_zygote(struct box *box)
 {
     struct err err;
-    auto_close int fd = zygote_connect(box->zygote, box->id, box->pidfd, &box->zygote_given);
+    auto_close int fd = zygote_connect(box->zygote, box->id, box->slot, box->pidfd, &box->zygote_given);
     if (fd < 0)
         return;
     auto_close int sandbox_fd = open_sandbox(box, &err);

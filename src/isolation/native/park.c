@@ -327,7 +327,7 @@ static void rest(struct box *box)
     box->state = BOX_PARKED;
     box->ran = false;
     box->cause = EXIT_PLAIN;
-    box->zygote_given = 0;
+    box->zygote_given = (struct zygote_given){ 0 };
     box_forget_ice(box);
     note_image(box);
     if (box->park)

@@ -45,6 +45,7 @@
 #include "isolation/native/enter.h"
 #include "isolation/native/seccomp.h"
 #include "isolation/native/snapshot.h"
+#include "isolation/native/strays.h"
 #include "isolation/native/zygote_child.h"
 #include "wire/zygote.h"
 
@@ -53,7 +54,8 @@ enum {
     RUNNING_MAX = 8,   /* alive at once: each may take zygote_limits */
     START_MS = 30000,  /* until it is ready; a second on an idle machine */
     ANSWER_MS = 5000,  /* until it takes a socket, unless it is busy importing */
-    IDLE_MS = 600000,  /* how long it is kept without a sandbox */
+    GIVE_AGAIN_MS = 60000,
+    IDLE_MS = 600000, /* how long it is kept without a sandbox */
     RETRY_MIN_MS = 2000,
     RETRY_MAX_MS = 300000,
     HEALTHY_MS = 60000, /* a zygote that lived this long resets the failure count */
@@ -83,6 +85,7 @@ struct zygote {
     pid_t pid;
     int pidfd, control_fd, report_fd;
     struct watch *death, *report;
+    struct strays *strays;
     bool is_busy, is_warm;
     bool is_barred;
     struct timer patience, clear, idle;
@@ -325,6 +328,7 @@ static void zygote_reap(struct zygote *zygote)
     (void)waitid((idtype_t)P_PIDFD, (id_t)zygote->pidfd, &how, WEXITED | WNOHANG);
     watch_free(take_ptr(&zygote->death));
     watch_free(take_ptr(&zygote->report));
+    strays_free(take_ptr(&zygote->strays));
     timer_clear(&zygote->patience);
     fd_close(&zygote->pidfd);
     fd_close(&zygote->control_fd);
@@ -604,14 +608,17 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
     watch_want(zygote->death, WATCH_READ);
     zygote->report = watch_new(zygotes->config.loop, zygote->report_fd, on_report, zygote);
     watch_want(zygote->report, WATCH_READ);
+    zygote->strays = strays_new(zygotes->config.loop, zygotes->config.cgroups, zygote->cgroup, zygote->pid);
     expect_answer(zygote);
     return true;
 }
 
 /* ---- sockets ---- */
 
-static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest_fd, struct err *err)
+/* By its slot the zygote knows a sandbox again that has had a socket before. */
+static bool give_socket(struct zygote *zygote, uint32_t slot, int sandbox_pidfd, int *out_guest_fd, struct err *err)
 {
+    char order[1 + sizeof slot] = { ZYGOTE_SOCKET };
     int pair[2];
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -621,7 +628,8 @@ static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest
 
     if (setsockopt(zygote_fd, SOL_SOCKET, SO_ATTACH_BPF, &zygote->zygotes->requests_fd, sizeof(int)) < 0)
         return err_sys(err, "attach the filter of requests");
-    if (!pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_SOCKET }, 1), fds, COUNT_OF(fds), err))
+    memcpy(order + 1, &slot, sizeof slot);
+    if (!pass_fds(zygote->control_fd, str_of(order, sizeof order), fds, COUNT_OF(fds), err))
         return err_wrap(err, "give a zygote its socket to guestd");
     zygote->unanswered++;
     expect_answer(zygote);
@@ -651,7 +659,8 @@ bool zygote_is_warm(struct zygote *zygote, struct err *err)
     return zygote->is_warm || err_set(err, ERR_UNAVAILABLE, "the zygote is not warm yet");
 }
 
-int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given)
+int zygote_connect(struct zygote *zygote, const char *sandbox_id, uint32_t slot, int sandbox_pidfd,
+                   struct zygote_given *given)
 {
     struct err err;
     int fd = -1;
@@ -659,10 +668,10 @@ int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pi
     want_zygote(zygote);
     if (zygote->state != ZYGOTE_STARTING && zygote->state != ZYGOTE_LIVING)
         return -1;
-    uint64_t now = 2 * zygote->starts + (zygote->state == ZYGOTE_LIVING);
-    if (*given == now)
+    struct zygote_given now = { 2 * zygote->starts + (zygote->state == ZYGOTE_LIVING), clock_mono_ms() };
+    if (given->by == now.by && now.at_ms - given->at_ms < GIVE_AGAIN_MS)
         return -1;
-    if (give_socket(zygote, sandbox_pidfd, &fd, &err))
+    if (give_socket(zygote, slot, sandbox_pidfd, &fd, &err))
         *given = now;
     else
         log_debug("zygotes: sandbox %s: %s", sandbox_id, err_text(&err));

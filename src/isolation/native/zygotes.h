@@ -58,12 +58,20 @@ uint32_t zygote_owner(const struct zygote *zygote);
 /* Its process id on the host, or -1; for tests. */
 int zygote_pid(const struct zygote *zygote);
 
+/* What a sandbox was given last; zero at first. */
+struct zygote_given {
+    uint64_t by; /* the start of the zygote, and its state */
+    uint64_t at_ms;
+};
+
 /*
  * A socket on which guestd can ask the zygote for interpreters, the caller's; the zygote has the other end, and is started
- * if it does not run. -1: there is none now, or this sandbox has it already. A sandbox may have a new one for each zygote
- * that starts, and once more when a zygote that was starting is ready; *given is the sandbox's memory of that, 0 at first.
+ * if it does not run. -1: there is none now, or this sandbox has had one lately. It gets a new one for each zygote that
+ * starts, when a zygote that was starting is ready, and a minute after the last: the zygote closes a sandbox's socket when a
+ * spawn takes too long. guestd closes one that it does not need.
  */
-int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given) must_use;
+int zygote_connect(struct zygote *zygote, const char *sandbox_id, uint32_t slot, int sandbox_pidfd,
+                   struct zygote_given *given) must_use;
 
 /* Has it done its imports? It is started if it does not run. ERR_UNAVAILABLE: no, or not yet. */
 bool zygote_is_warm(struct zygote *zygote, struct err *err) must_use;

@@ -25,6 +25,7 @@ SANDBOXES_MAX = 2048  # each holds up to five descriptors
 SPAWNS_MAX = 8  # at once, all sandboxes together; one a sandbox
 PREFORK_MS = 20  # idle before the next prefork is made: the last fork is on its way to its first cell
 SPAWN_S = 2  # a spawn that takes longer is held up by the guest
+CROWDED_S = 0.5  # the same for the oldest while others wait for a place
 
 
 class Zygote:
@@ -42,7 +43,7 @@ class Zygote:
         for poll in (self.poll_all, self.poll_no_requests):
             poll.register(control.fileno(), select.POLLIN)
             poll.register(self.child_ended, select.POLLIN)
-        self.pollin = select.POLLIN
+        self.pollin, self.pollhup = select.POLLIN, select.POLLHUP
         self.sandboxes = {}  # by socket, least recently served first
         self.spawns = {}  # by the order's socket
         self.prefork = None  # (pid, socket for its order)
@@ -83,7 +84,10 @@ class Zygote:
             return QUIET_MS
         if not self.prefork and not self.fork_failed:
             return PREFORK_MS
-        return 1000 * SPAWN_S if self.spawns else None
+        return int(1000 * self.patience_s()) if self.spawns else None
+
+    def patience_s(self):
+        return SPAWN_S if len(self.spawns) < SPAWNS_MAX else CROWDED_S
 
     def make_prefork(self):
         self.prefork = self.enter.fork()
@@ -117,13 +121,25 @@ class Zygote:
         data, fds, flags, address = socket.recv_fds(self.control, 16, SANDBOX_FDS)
         if not data:
             os._exit(0)  # keeper has closed the socket, or died
+        self.forget_older(data[1:])
         if len(fds) == SANDBOX_FDS and len(self.sandboxes) < SANDBOXES_MAX:
-            self.sandboxes[fds[0]] = Sandbox(fds)
+            self.sandboxes[fds[0]] = Sandbox(fds, data[1:])
             self.poll_all.register(fds[0], self.pollin)
         else:
             for fd in fds:
                 os.close(fd)
         self.report(TAKEN)
+
+    def forget_older(self, slot):
+        """
+        Keeper sends a second one to a sandbox whose first may have been closed. If it was not, guestd closes the second. Only
+        a hostile guestd has more that are open.
+        """
+        busy = [spawn.sandbox for spawn in self.spawns.values()]
+        older = [one for one in self.sandboxes.values() if one.slot == slot]
+        for one in older[:-1]:
+            if one not in busy:
+                self.drop_sandbox(one)
 
     def serve_request(self, sandbox):
         if len(self.spawns) >= SPAWNS_MAX:
@@ -158,7 +174,7 @@ class Zygote:
                     self.end_spawn(spawn, failed=True)
 
     def end_spawn(self, spawn, failed=False):
-        """After a failure the sandbox's socket is closed, so at most one stuck fork per sandbox is left behind."""
+        """After a failure the sandbox's socket is closed. A fork that the guest has stopped inside is left to keeper."""
         for poll in (self.poll_all, self.poll_no_requests):
             poll.unregister(spawn.order)
         del self.spawns[spawn.order]
@@ -171,7 +187,12 @@ class Zygote:
 
     def end_late_spawns(self):
         now = time.monotonic()
-        for spawn in [spawn for spawn in self.spawns.values() if spawn.until < now]:
+        late = [spawn for spawn in self.spawns.values() if spawn.begun < now - SPAWN_S]
+        if not late and len(self.spawns) == SPAWNS_MAX:
+            # One that has hung up wants nothing.
+            waiting = sum(fd in self.sandboxes and not events & self.pollhup for fd, events in self.poll_all.poll(0))
+            late = [spawn for spawn in self.spawns.values() if spawn.begun < now - CROWDED_S][:waiting]
+        for spawn in late:
             self.end_spawn(spawn, failed=True)
 
     def remove_sandbox(self, sandbox):
@@ -232,8 +253,9 @@ class Enter:
 
 
 class Sandbox:
-    def __init__(self, fds):
+    def __init__(self, fds, slot):
         self.fds = fds  # in the order of enter.h: the socket that guestd sends requests on, the sandbox's pidfd
+        self.slot = slot
         self.socket = fds[0]
 
 
@@ -242,7 +264,7 @@ class Spawn:
 
     def __init__(self, sandbox, pid, order):
         self.sandbox, self.pid, self.order = sandbox, pid, order
-        self.until = time.monotonic() + SPAWN_S
+        self.begun = time.monotonic()
 
 
 def watch_children():
