@@ -736,6 +736,20 @@ static bool is_at_rest(struct sandbox *sb)
     return true;
 }
 
+/* The driver refuses a park of one that has just ended, and may have parked it by itself. */
+static void park_again(struct sandbox *sb)
+{
+    struct err err;
+    bool fine = call(sb, PAUSE_PARK, false, &err);
+
+    if (is_at_rest(sb))
+        return;
+    if (fine)
+        set_held(sb, HELD_PARKED_IMAGE); /* perhaps; the next resume tells */
+    else
+        log_warn("sandbox %s: not resumed, and not stopped either: %s", sb->id, err_text(&err));
+}
+
 /*
  * A resume that failed left it running, or perhaps running: it stands still again, with its memory if it had it. The
  * driver may have it on disk again by itself, with an image that is as good as before, and at any moment: so what a park has
@@ -750,10 +764,8 @@ static void hold_again(struct resuming *r)
         return;
     if (r->memory && call(sb, PAUSE_FREEZE, false, &err))
         set_held(sb, HELD_FROZEN);
-    else if (!call(sb, PAUSE_PARK, false, &err))
-        log_warn("sandbox %s: not resumed, and not stopped either: %s", sb->id, err_text(&err));
-    else if (!is_at_rest(sb))
-        set_held(sb, HELD_PARKED_IMAGE); /* perhaps; the next resume tells */
+    else
+        park_again(sb);
 }
 
 /* Its environment, from when it was paused. */

@@ -350,6 +350,7 @@ static void box_gone(struct box *box)
     char id[LIMIT_ID_BYTES];
 
     memcpy(id, box->id, sizeof id);
+    bool is_as_before = box->state == BOX_RUNNING && box->is_untouched && !box->memory_park && !box->checkpoint;
     bool ran = box->ran && box->keep == HELD_RUNNING && !box->seal; /* who had it parked or sealed knows */
     struct err ended, ignored;
     /* If we ended it, that is the cause, even if it was short of memory before. */
@@ -369,6 +370,12 @@ static void box_gone(struct box *box)
     if (box->keep == HELD_RUNNING)
         park_lost(box, &ended);
     snapshot_lost(box, &ended);
+    /*
+     * guestd did not come up: its files are what they were. Also if front has asked for a park, because it sees guestd's
+     * connection end before we see its process end; it finds the sandbox parked when it looks again.
+     */
+    if (is_as_before && !box_is_busy(box, &ignored))
+        box->keep = HELD_PARKED;
     (void)!native_reach(native, NATIVE_AT_PARK_GONE, &ignored);
     box_clear(box);
     if (ran && native->driver.exited)

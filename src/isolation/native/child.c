@@ -411,6 +411,8 @@ static bool run(struct child *child, struct err *err)
     if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !shed_calls(child->setup->filter, err))
         return false;
     tell_keeper(child, CHILD_READY, NULL);
+    if (child->setup->fail_at == NATIVE_AT_CHILD_DEATH && close(child->control_fd) == 0)
+        (void)pause();
     return reach(child, NATIVE_AT_CHILD_EXEC, err) && exec_guestd(child, guestd_fd, err);
 }
 

@@ -181,6 +181,8 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
     }
     if (fd >= 0 && !dial_loopback(fd, port, &err))
         fd_close(&fd);
+    if (fd >= 0)
+        box->is_untouched = false;
     done(context, fd, fd < 0 ? &err : NULL);
 }
 

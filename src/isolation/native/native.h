@@ -73,6 +73,7 @@ enum native_step {
     NATIVE_AT_UNPACK_LAYER,
     NATIVE_AT_UNPACK_NAME,
     NATIVE_AT_UNPACK_END,
+    NATIVE_AT_CHILD_DEATH, /* of a start: its child is as one that dies before exec, its descriptors closed */
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */

@@ -425,6 +425,10 @@ void native_park(struct driver *driver, const char *id, bool memory, driver_kept
         done(context, NULL, NULL);
         return;
     }
+    if (box && box->state == BOX_CLEARING && box->keep != HELD_RUNNING && !box->park) {
+        park_await(box, done, context);
+        return;
+    }
     if (!box || box->state != BOX_RUNNING)
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     else if (box_is_busy(box, &err))

@@ -408,6 +408,7 @@ static bool start_settle(struct start *start, struct err *err)
     if (start->plan.from != PLAN_NEW && !state_write(start->state_fd, &start->state, err))
         return false;
     start->box->keep = HELD_RUNNING;
+    start->box->is_untouched = start->plan.from == PLAN_PARKED;
     return true;
 }
 
@@ -418,13 +419,33 @@ static bool start_make(struct start *start, struct err *err)
            start_clone(start, err) && start_maps(start, err) && start_mounts(start, err);
 }
 
-/* The child's end of the socket is closed: by exec, unless it died at that very moment. */
+/*
+ * A process that dies closes its descriptors before its end is reported, so the end of its socket alone does not say that it
+ * is guestd. What it executes does: a process that dies gives that up before its descriptors.
+ */
+static bool check_guestd(const struct start *start, struct err *err)
+{
+    struct stat runs, guestd;
+    char path[32];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/exe", start->box->pid); /* ours and not reaped, as in start_maps() */
+    bool has_program = stat(path, &runs) == 0;
+    if (!has_program && errno != ENOENT)
+        return err_sys(err, "look at %s", path);
+    if (fstat(start->native->guestd_fd, &guestd) < 0)
+        return err_sys(err, "look at guestd");
+    return (has_program && !process_ended(start->box->pidfd) && runs.st_dev == guestd.st_dev &&
+            runs.st_ino == guestd.st_ino) ||
+           err_set(err, ERR_INTERNAL, "guestd ended as it started");
+}
+
+/* The child's end of the socket is closed: by exec, unless it has died. */
 static bool start_end(struct start *start, struct err *err)
 {
     if (start->phase != START_EXEC)
         return err_set(err, ERR_UNAVAILABLE, "the child ended without a message");
-    if (process_ended(start->box->pidfd))
-        return err_set(err, ERR_INTERNAL, "guestd ended as it started");
+    if (!check_guestd(start, err))
+        return false;
     start->phase = START_DONE;
     return start_settle(start, err);
 }

@@ -329,6 +329,8 @@ static bool fake_pause_wait(struct driver *driver, enum pause_call call, const c
     if (fake->pause_errs[call][memory].kind) {
         *err = fake->pause_errs[call][memory];
         ok = false;
+        if (call == PAUSE_PARK && fake->parks_by_itself && held)
+            park(held, false);
     } else if (call == PAUSE_DROP && fake->stuck && !strcmp(id, fake->stuck)) {
         ok = err_set(err, ERR_INTERNAL, "%s is stuck", id);
     } else if (call == PAUSE_DROP) {

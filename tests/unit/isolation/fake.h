@@ -97,6 +97,7 @@ struct fake {
     struct err pause_errs[PAUSE_CALL_COUNT][2]; /* [with memory?]; ERR_NONE: it works */
     unsigned pause_gates;                       /* BIT() of calls that wait */
     unsigned at_pause_gate;
+    bool parks_by_itself; /* a park is refused, because what was to be parked has ended; and is parked as it was */
     char parked[8][LIMIT_ID_BYTES]; /* the first ones, in their order */
     void (*on_pause)(void *context,
                      enum pause_call call); /* called when one has worked, without the lock; may be NULL */

@@ -200,6 +200,94 @@ static void a_start_that_fails_leaves_it_parked(void **state)
     resume_and_check(world, "sandbox1");
 }
 
+static void a_child_that_dies_before_it_is_guestd_leaves_it_parked(void **state)
+{
+    struct world *world = *state;
+    (void)close(start_and_write(world, "sandbox1"));
+    struct plan plan = parked_plan("sandbox1");
+    struct err err;
+    int other;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    native_fail_at(world->driver, NATIVE_AT_CHILD_DEATH);
+    assert_false(try_start(world, &plan, &other, &err));
+    native_fail_at(world->driver, NATIVE_NOWHERE);
+    assert_string_equal(err.message, "guestd ended as it started");
+    check_parked(world, "sandbox1");
+    assert_int_equal(world->exits, 0);
+    resume_and_check(world, "sandbox1");
+}
+
+static void kill_guestd(struct world *world, const char *id)
+{
+    unsigned before = world->exits;
+    pid_t pid = native_pid_of(world->driver, id);
+
+    assert_true(pid > 0); /* -1 would be every process */
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    for (int i = 0; i < 1500 && world->exits == before; i++)
+        turn_for(world->loop, 10);
+    assert_int_equal(world->exits, before + 1);
+}
+
+static void check_dialed(void *context, int fd, const struct err *err)
+{
+    (void)context;
+    assert_null(err);
+    (void)close(fd);
+}
+
+static void guestd_that_dies_before_anything_has_reached_it_leaves_it_parked(void **state)
+{
+    struct world *world = *state;
+    (void)close(start_and_write(world, "sandbox1"));
+    struct plan plan = parked_plan("sandbox1");
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    (void)close(start(world, &plan));
+    kill_guestd(world, "sandbox1");
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1");
+    /* From the first connection on the guest may have run. */
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    auto_close int fd = start(world, &plan);
+    check_says(fd, "listen 8080", "listening");
+    driver_dial(world->driver, "sandbox1", 8080, check_dialed, NULL);
+    kill_guestd(world, "sandbox1");
+    check_at_rest(world);
+    assert_int_equal(state_of(world, "sandbox1"), HELD_STATE_COUNT);
+    assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+}
+
+/* Front sees the end of guestd's connection first, and asks for a park. */
+static void guestd_that_dies_as_it_is_parked_again_leaves_it_parked(void **state)
+{
+    struct world *world = *state;
+    (void)close(start_and_write(world, "sandbox1"));
+    struct plan plan = parked_plan("sandbox1");
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    for (int later_ms = 0; later_ms < 8; later_ms++) {
+        struct answer answer = { .loop = world->loop };
+        (void)close(start(world, &plan));
+        pid_t pid = native_pid_of(world->driver, "sandbox1");
+        assert_true(pid > 0);
+        world->driver->ops->park(world->driver, "sandbox1", false, note_kept, &answer);
+        if (later_ms)
+            turn_for(world->loop, later_ms);
+        if (native_pid_of(world->driver, "sandbox1") == pid)
+            assert_int_equal(kill(pid, SIGKILL), 0);
+        enum err_kind kind = wait_for(world, &answer);
+        assert_true(kind == ERR_NONE || kind == ERR_NOT_FOUND);
+        assert_int_equal(state_of(world, "sandbox1"), HELD_PARKED);
+        assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+        check_at_rest(world); /* a helper that was killed may have left a record that the next one replaces */
+    }
+    resume_and_check(world, "sandbox1");
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    check_parked(world, "sandbox1");
+}
+
 static void a_park_that_fails_leaves_it_running(void **state)
 {
     struct world *world = *state;
@@ -345,6 +433,8 @@ static pid_t leave_one(struct world *world, const char *id)
     struct stat st;
     struct err err;
     char name[64];
+    int fds[CGROUP_TREE_COUNT];
+    size_t count = 0;
     pid_t pid = fork();
 
     if (pid == 0)
@@ -354,7 +444,10 @@ static pid_t leave_one(struct world *world, const char *id)
     (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
     struct cgroups *cgroups = cgroups_open(name, -1, false, &err);
     assert_non_null(cgroups);
-    assert_true(cgroup_make(cgroups, id, &limits, &err) && cgroup_hold(cgroups, id, pid, &err));
+    assert_true(cgroup_make(cgroups, id, &limits, &err) && cgroup_open_user(cgroups, id, fds, &count, &err));
+    for (size_t i = 0; i < count; i++)
+        assert_true(dprintf(fds[i], "%d", pid) > 0);
+    fd_close_each(fds, count);
     cgroups_close(cgroups);
     return pid;
 }
@@ -566,6 +659,9 @@ int main(int argc, char **argv)
         NATIVE_CASE(ids_that_a_process_has_are_given_to_no_sandbox),
         NATIVE_CASE(a_plan_with_other_layers_is_refused),
         NATIVE_CASE(a_start_that_fails_leaves_it_parked),
+        NATIVE_CASE(a_child_that_dies_before_it_is_guestd_leaves_it_parked),
+        NATIVE_CASE(guestd_that_dies_before_anything_has_reached_it_leaves_it_parked),
+        NATIVE_CASE(guestd_that_dies_as_it_is_parked_again_leaves_it_parked),
         NATIVE_CASE(a_park_that_fails_leaves_it_running),
         NATIVE_CASE(parked_sandboxes_outlive_the_machine),
         NATIVE_CASE(a_keeper_killed_while_it_parks_loses_nothing),

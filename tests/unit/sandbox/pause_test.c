@@ -606,7 +606,27 @@ static void a_start_from_files_that_fails_leaves_the_files(void **state)
     assert_int_equal(rig_setup_of(rig, info.id).env_count, 2);
 }
 
-/* A reboot ends its processes first: they are gone even if the start fails, and nobody is told otherwise. */
+/* Its end is told as well. */
+static void one_that_the_driver_has_parked_by_itself_stays_paused(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig), got;
+
+    pause_it(rig, info.id, &files_only);
+    rig->fake.start = FAKE_GUEST_DIES;
+    rig->fake.parks_by_itself = true;
+    fail_call(rig, PAUSE_PARK, false, ERR_NOT_FOUND);
+    resume_fails(rig, info.id, RESUME_AS_KEPT, ERR_INTERNAL);
+    rig->fake.driver.exited(rig->fake.driver.exited_context, info.id.at, EXIT_PLAIN);
+    rig_turn(rig, 10000);
+    assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSED);
+    fail_call(rig, PAUSE_PARK, false, ERR_NONE);
+    rig->fake.start = FAKE_STARTS;
+    assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+    rig_turn(rig, 10000);
+    assert_int_equal(state_of(rig, info.id), SANDBOX_RUNNING);
+}
+
 /* "Perhaps it runs" is not a reason to forget its image. */
 static void a_restore_that_the_driver_gives_up_leaves_the_image(void **state)
 {
@@ -628,6 +648,7 @@ static void a_restore_that_the_driver_gives_up_leaves_the_image(void **state)
     assert_int_equal(rig->fake.last_plan.from, PLAN_PARKED_IMAGE);
 }
 
+/* A reboot ends its processes first. So they are gone even if the start fails, and the sandbox has no memory afterwards. */
 static void a_reboot_that_fails_leaves_the_files_without_the_memory(void **state)
 {
     struct rig *rig = *state;
@@ -1550,6 +1571,7 @@ int main(void)
         RUNNING(one_that_does_not_thaw_after_a_failed_pause_stays_paused),
         RUNNING(a_resume_that_fails_leaves_it_paused_as_it_was),
         RUNNING(a_start_from_files_that_fails_leaves_the_files),
+        RUNNING(one_that_the_driver_has_parked_by_itself_stays_paused),
         RUNNING(a_restore_that_the_driver_gives_up_leaves_the_image),
         RUNNING(a_reboot_that_fails_leaves_the_files_without_the_memory),
         RUNNING(one_that_the_driver_has_lost_is_gone_when_it_is_resumed),
