@@ -250,6 +250,7 @@ bool child_write_knobs(int root_fd, struct err *err)
 static const char *const hidden[] = {
     "proc/acpi",          /* the host's hardware */
     "proc/asound",        /* the same */
+    "proc/cgroups",       /* how many sandboxes the machine has */
     "proc/cmdline",       /* how the host was started, sometimes with a secret in it */
     "proc/config.gz",     /* helps to choose an exploit */
     "proc/diskstats",     /* shows activity of other guests */
