@@ -74,9 +74,11 @@
 #define LIMIT_ENV_BYTES (128 * 1024)     /* the kernel takes 2 MiB for all of argv and environment */
 #define LIMIT_TIMEOUT_S (24 * 3600)      /* longest life of one run */
 #define LIMIT_SANDBOXES 1000             /* at once, all keys together */
-#define LIMIT_ENDS 32                    /* being killed at once: fewer than keeper lets die at a time, NATIVE_DYING */
-#define LIMIT_POOL 256                   /* sandboxes that wait for a create, besides those; 1 to 4 MB each… */
-#define LIMIT_POOL_AUTO 128              /* …and with --pool auto: a burst of 100 and some more */
+/* Ended sandboxes that the kernel keeps, 0.3 MB each. A team with so many makes no others while memory is short. */
+#define LIMIT_LEFT_OF_TEAM 512
+#define LIMIT_ENDS 32               /* being killed at once: fewer than keeper lets die at a time, NATIVE_DYING */
+#define LIMIT_POOL 256              /* sandboxes that wait for a create, besides those; 1 to 4 MB each… */
+#define LIMIT_POOL_AUTO 128         /* …and with --pool auto: a burst of 100 and some more */
 #define LIMIT_PAUSED 4000           /* paused ones; in memory each is up to 150 KB of metadata, log and metrics… */
 #define LIMIT_PAUSED_PER_TEAM 1000  /* …and disk; so that one team cannot take every place */
 #define LIMIT_METRICS 720           /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */

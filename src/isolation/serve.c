@@ -47,7 +47,8 @@ static void tell_exit(void *context, const char *id, enum exit_cause cause)
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
     pack_exit(&payload, id, cause);
-    networks_exited(serve->networks, id, buf_str(&payload));
+    if (cause != EXIT_LEFT_PAGES)
+        networks_exited(serve->networks, id, buf_str(&payload));
     if (!serve->exits)
         return; /* the next front asks for a list first */
     channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload), NULL, 0);

@@ -97,6 +97,7 @@ static void forget(struct sandbox *sb)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         sandbox_enter(sb, SANDBOX_GONE);
         sandbox_strike_off(sb);
+        left_ended(all->left, sb->id, sb->paying_team_id);
     }
     metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
     logs_end(all->logs, str_from(sb->id), clock_wall_us());

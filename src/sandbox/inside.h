@@ -67,7 +67,7 @@ struct sandbox {
 
     /* Written before the sandbox is in the maps, then only read. */
     struct arena arena;
-    struct str team_id, template_id, alias, guestd_version;
+    struct str team_id, paying_team_id, template_id, alias, guestd_version;
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;
     struct pair *metadata;
@@ -153,6 +153,7 @@ struct sandboxes {
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
     struct pool *pool;       /* under the lock */
+    struct left *left;       /* the same */
     bool sampler_stopped;
     struct timer sampler; /* the loop's: the next measurement */
     struct round *round;  /* the loop's: the measurement that a worker is doing */
@@ -171,6 +172,22 @@ struct sandboxes {
     /* Under the lock. */
     struct writer writers[WRITERS];
 };
+
+/* ---- pool.c ---- */
+
+/* Is there so little left that no sandbox should wait for a create? */
+bool sandboxes_memory_is_low(const struct sandboxes *all) must_use;
+
+/* ---- left.c: with the lock held ---- */
+
+struct left *left_new(void) must_use;
+void left_free(struct left *left);
+/* It is gone: whose it was. */
+void left_ended(struct left *left, const char *id, struct str team_id);
+/* The driver says that the kernel keeps pages of it. team_id: "" if it is gone. */
+void left_note(struct left *left, const char *id, struct str team_id, uint64_t now_ms);
+unsigned left_count(struct left *left, struct str team_id, uint64_t now_ms) must_use;
+void left_forget(struct left *left, struct str team_id);
 
 /* ---- state.c ---- */
 
@@ -230,6 +247,8 @@ void sampler_done(struct sandboxes *all);
 
 /* Is there a place among the running ones for this one, which takes none yet? With the lock held. ERR_LIMIT. */
 bool sandbox_has_place(const struct sandbox *sb, struct err *err) must_use;
+/* May this team start another one, for all that its ended ones have left in the kernel (left.c)? With the lock held. */
+bool sandboxes_have_left_little(struct sandboxes *all, struct str team_id, struct err *err) must_use;
 /* Is there none, but there will be one in a moment, because others are ending? With the lock held. */
 bool sandbox_place_is_coming(const struct sandbox *sb);
 /* image: the snapshot's id, with PLAN_IMAGE. */

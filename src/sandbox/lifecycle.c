@@ -51,6 +51,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     struct arena *arena = &sb->arena;
 
     sb->team_id = arena_copy(arena, want->team_id);
+    sb->paying_team_id = want->paying_team_id.len ? arena_copy(arena, want->paying_team_id) : sb->team_id;
     sb->template_id = arena_copy(arena, want->template_id);
     sb->alias = arena_copy(arena, want->alias);
     sb->guestd_version = arena_copy(arena, want->guestd_version);
@@ -169,6 +170,30 @@ static bool await_place(struct sandboxes *all, struct str key_id, struct err *er
     }
 }
 
+/* One on disk has no process, and so holds no page. */
+static bool holds_memory(const struct sandboxes *all, struct str team_id)
+{
+    const struct sandbox *sb;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (str_eq(sb->paying_team_id, team_id) && !(sb->state == SANDBOX_PAUSED && sb->held > HELD_FROZEN))
+            return true;
+    return false;
+}
+
+bool sandboxes_have_left_little(struct sandboxes *all, struct str team_id, struct err *err)
+{
+    if (left_count(all->left, team_id, clock_mono_ms()) < LIMIT_LEFT_OF_TEAM || !sandboxes_memory_is_low(all))
+        return true;
+    if (holds_memory(all, team_id))
+        return err_set(err, ERR_LIMIT,
+                       "memory is short, and the kernel keeps some for %u or more ended sandboxes of this team: "
+                       "others hold pages of them. Kill the team's running ones",
+                       LIMIT_LEFT_OF_TEAM);
+    left_forget(all->left, team_id);
+    return true;
+}
+
 /*
  * Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts. It is one
  * from the pool, with its guestlink, if `from_pool` and there is one; *out_pooled says so. All with the lock held at once: of
@@ -180,7 +205,8 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
 
     *out_pooled = false;
-    if (!await_place(all, want->key_id, err))
+    struct str payer = want->paying_team_id.len ? want->paying_team_id : want->team_id;
+    if (!sandboxes_have_left_little(all, payer, err) || !await_place(all, want->key_id, err))
         return NULL;
     struct sandbox *sb = from_pool ? pool_take(all->pool, want, out_guestlink_fd) : NULL;
     *out_pooled = sb != NULL;

@@ -357,6 +357,7 @@ static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
     [EXIT_PLAIN] = "exited",
     [EXIT_NO_MEMORY] = "out of memory",
     [EXIT_KERNEL_MEMORY] = "too much kernel memory in sockets",
+    [EXIT_LEFT_PAGES] = "gone before",
 };
 
 /* When it must be ended (UINT64_MAX: not by itself), and why. With the lock held. */
@@ -530,6 +531,10 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
+        if (cause == EXIT_LEFT_PAGES) {
+            left_note(all->left, id, sb ? sb->paying_team_id : STR(""), clock_mono_ms());
+            return;
+        }
         if (!sb) {
             (void)pool_exited(all->pool, str_from(id)); /* or we have ended it ourselves */
             return;
@@ -735,6 +740,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     all->metrics = metrics_new();
     all->logs = logs_new(all->config.loop);
     all->pool = pool_new(all);
+    all->left = left_new();
     all->common = config->has_mail ? common_authority_new() : NULL;
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
@@ -755,6 +761,7 @@ void sandboxes_free(struct sandboxes *all)
     stops_done(all);
     forks_done(all);
     pool_free(all->pool);
+    left_free(all->left);
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);

@@ -991,7 +991,8 @@ static bool may_resume(const struct sandbox *sb, enum resume_how how, struct err
                        "guestd of sandbox \"%s\" did not answer when it was paused: resume it with a reboot", sb->id);
     if (!sb->layer_count && !(sb->has_memory && how == RESUME_AS_KEPT))
         return err_set(err, ERR_CONFLICT, "Sandbox \"%s\" was started by an older version and cannot reboot", sb->id);
-    return sandbox_has_place(sb, err);
+    bool starts = sb->held > HELD_FROZEN || how == RESUME_REBOOT;
+    return sandbox_has_place(sb, err) && (!starts || sandboxes_have_left_little(sb->all, sb->paying_team_id, err));
 }
 
 enum resume_turn {

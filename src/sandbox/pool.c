@@ -307,6 +307,13 @@ static bool read_memory(int fd, uint64_t *out_total, uint64_t *out_available)
     return *out_total > 0;
 }
 
+bool sandboxes_memory_is_low(const struct sandboxes *all)
+{
+    uint64_t total, available;
+
+    return read_memory(all->config.meminfo_fd, &total, &available) && available < total / SHARE_LOW;
+}
+
 static void look_at_memory(struct pool *pool, uint64_t now_ms)
 {
     uint64_t total, available;

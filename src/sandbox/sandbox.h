@@ -111,8 +111,9 @@ struct sandbox_lifecycle {
 
 struct sandbox_want {
     struct str team_id;
-    struct str template_id; /* resolved: the raw id */
-    struct str alias;       /* of the template, may be empty */
+    struct str paying_team_id; /* which team's limit its pages count to (left.c); empty: team_id */
+    struct str template_id;    /* resolved: the raw id */
+    struct str alias;          /* of the template, may be empty */
     struct str guestd_version;
     uint32_t layer_count;
     const struct str *layers; /* content ids, lowest first */

@@ -26,6 +26,7 @@ bool workplace_open(struct workplace *place, struct build *build)
     uint64_t left_s = (build->until_ms > now_ms ? build->until_ms - now_ms : 0) / 1000 + SPARE_S;
     struct sandbox_want want = {
         .team_id = build->want.build_id,
+        .paying_team_id = build->want.team_id,
         .template_id = build->want.template_id,
         .layer_count = build->chain.layer_count,
         .layers = build->chain.layers,

@@ -224,6 +224,10 @@ void box_clear(struct box *box)
     struct native *native = box->native;
     struct err err;
 
+    if (box_is_reclaimed(box)) { /* it was killed with the box, and ends in a moment */
+        timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
+        return;
+    }
     if (box->keep != HELD_RUNNING && park_drain(box))
         return;
     if (!clear_remains(box, &err)) {
@@ -276,6 +280,7 @@ static void end_freeze(struct box *box)
 
     (void)err_set(&err, ERR_NOT_FOUND, "sandbox %s has ended", box->id);
     box_forget_freeze(box, &err);
+    box_forget_reclaim(box);
 }
 
 /* It is gone or takes long: the next in the queue is killed. */
@@ -380,6 +385,15 @@ static void box_gone(struct box *box)
     box_clear(box);
     if (ran && native->driver.exited)
         native->driver.exited(native->driver.exited_context, id, cause);
+}
+
+void box_left_pages(struct native *native, const char *id)
+{
+    log_debug(
+        "native: the cgroup of sandbox %s is gone, and the kernel keeps memory for it: others hold pages that it read",
+        id);
+    if (native->driver.exited)
+        native->driver.exited(native->driver.exited_context, id, EXIT_LEFT_PAGES);
 }
 
 bool process_ended(int pidfd)

@@ -146,6 +146,8 @@ bool box_is_busy(const struct box *box, struct err *err) must_use;
 void box_clear(struct box *box);
 /* For a child of ours and for an adopted one alike. */
 bool process_ended(int pidfd);
+/* Tells the driver's owner: its cgroup is removed, and the kernel keeps memory for it. */
+void box_left_pages(struct native *native, const char *id);
 
 /* driver_ops.stop */
 void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);

@@ -889,12 +889,14 @@ bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_
     return true;
 }
 
-bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
+/* What v1 has takes a zero. */
+static bool open_reclaim(const struct cgroups *cgroups, const char *id, const char *v1_file, int *out_fd,
+                         const char **out_text)
 {
     /* More than there can be: the kernel takes what it finds, and then says that it was less. */
-    static const struct {
+    const struct {
         const char *file, *text;
-    } ways[] = { { "memory.reclaim", "1T" }, { "memory.force_empty", "0" } };
+    } ways[] = { { "memory.reclaim", "1T" }, { v1_file, "0" } };
     char path[LIMIT_ID_BYTES + 64];
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
@@ -905,6 +907,22 @@ bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out
             return true;
     }
     return false;
+}
+
+bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
+{
+    return open_reclaim(cgroups, id, "memory.force_empty", out_fd, out_text);
+}
+
+/*
+ * On v1 by a limit of zero: the kernel takes pages back until a try finds none. memory.force_empty goes on for 16 such tries as
+ * long as anything is charged, and kernel objects always are: six times as much processor time. It also fetches the few pages
+ * that another processor has just put aside, which a limit leaves for the next drain. The limit itself stays only where nothing
+ * is charged; else the kernel refuses it.
+ */
+bool cgroup_open_drain(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
+{
+    return open_reclaim(cgroups, id, "memory.limit_in_bytes", out_fd, out_text);
 }
 
 /* ---- the end ---- */
@@ -1132,17 +1150,6 @@ bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *er
     for (int tree = 0; tree < cgroups->count; tree++)
         fine = (tree == memory_tree ? is_empty(cgroups, tree, id, err) : remove_from(cgroups, tree, id, err)) && fine;
     return fine;
-}
-
-bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err)
-{
-    const char *file = cgroups->report.layout == CGROUP_V2 ? "memory.current" : "memory.usage_in_bytes";
-    char room[32];
-    struct str text, line;
-
-    return cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, err) &&
-           ((str_cut(&text, '\n', &line) && str_to_u64(line, UINT64_MAX, out_bytes)) ||
-            err_set(err, ERR_INTERNAL, "%s is no number", file));
 }
 
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id)

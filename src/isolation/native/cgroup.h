@@ -205,6 +205,11 @@ bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_
  * long. False: it offers nothing.
  */
 bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
+/*
+ * The same for a sandbox that is killed, with less work and perhaps not all at the first time. It may leave the cgroup without
+ * room for anything else.
+ */
+bool cgroup_open_drain(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
 
 /* SIGKILL to everything in both leaves and above them, frozen or not. Returns how many processes were seen. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
@@ -215,8 +220,6 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) mus
  * rest. False as above.
  */
 bool cgroup_leave_memory(struct cgroups *cgroups, const char *id, struct err *err) must_use;
-/* What is charged to it, in use or as cache. */
-bool cgroup_memory_used(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
 /* Is any directory of it left, in any tree? */
 bool cgroup_is_there(const struct cgroups *cgroups, const char *id) must_use;
 /* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */

@@ -5,8 +5,13 @@
  * to its files.
  *
  * A page of a directory is in the journal of the file system until its next commit, some seconds later, and cannot be taken
- * back before. So a sandbox that still has pages afterwards is drained again, after a pause, a few times. Until then it waits in
- * a second queue, `late`.
+ * back before. Then it waits to be written, half a minute at most: v1 has that done and waits for it, v2 does not. So a sandbox
+ * that still has pages afterwards is drained again, after a pause, a few times. Until then it waits in a second queue, `late`,
+ * those that are due first at its head. Some pages stay all the same: those of a template that another sandbox has locked, for
+ * instance.
+ *
+ * Files that take long to delete, millions of them or one of millions of extents, do not hold this up for long: OVERDUE_MS after
+ * its end a sandbox is drained although its files may be there, and again while they are, a number of times.
  *
  * If sandboxes end faster than this, a queue is full. Then the first in it is removed as it is. A removed cgroup with pages takes
  * as much memory as one that waits, and for longer; so there is room for all sandboxes of a server.
@@ -33,21 +38,30 @@
 
 enum {
     QUEUE_MAX = LIMIT_SANDBOXES + LIMIT_POOL,
-    AT_ONCE = 16,           /* sandboxes for one child: 1 to 40 ms each */
-    TRIES = 4,              /* journals are committed each five seconds… */
-    PAUSE_MS = 2000,        /* …so the last try is after that */
-    STAT_BYTES = 8192,      /* of memory.stat */
-    LITTLE_BYTES = 2 << 20, /* blocks of directories, and the kernel's objects for files */
-    PATIENCE_MS = 30000,    /* on a busy machine: it has the lowest priority */
-    END_MS = 500,           /* for the child to end with us */
+    AT_ONCE = 16,              /* sandboxes for one child: 0.1 to 10 ms each */
+    OVERDUE_MS = 10000,        /* the longest wait for the trash */
+    EARLY_TRIES = 12,          /* while its files are there… */
+    EARLY_PAUSE_MS = 5000,     /* …for a minute */
+    QUICK_TRIES = 4,           /* journals are committed each five seconds… */
+    PAUSE_MS = 2000,           /* …so the last of these is after that */
+    TRIES_V2 = 8,              /* the kernel writes what has waited for 30 seconds, and looks each five… */
+    LONG_PAUSE_MS = 10000,     /* …so the last try is after that */
+    FEW_BYTES = 2 << 20,       /* blocks of directories; a template's pages that are not many */
+    LEAVE_MOST = 64,           /* cgroups with many pages that are removed as they are at once… */
+    LEAVE_EACH_MS = 60 * 1000, /* …and one more for each of these times */
+    PATIENCE_MS = 30000,       /* on a busy machine: it has the lowest priority */
+    END_MS = 500,              /* for the child to end with us */
 };
 
 struct drain {
     struct drain *next;
     char id[LIMIT_ID_BYTES];
-    uint64_t round;  /* of the trash, which deletes its files */
-    uint64_t due_ms; /* while it is in `late` */
+    uint64_t round;       /* of the trash, which deletes its files */
+    uint64_t due_ms;      /* in `late`: when it is drained again; before: even if its files are there */
+    unsigned early_tries; /* while its files were there */
     unsigned tries;
+    bool is_drained; /* a child has worked on it to the end */
+    bool is_left;    /* it is removed with its pages */
 };
 
 struct drains {
@@ -55,11 +69,16 @@ struct drains {
     struct cgroups *cgroups;
     struct trash *trash;
     struct drain *first, **end;
-    struct drain *late, **late_end;
+    struct drain *late;
     unsigned count, taken; /* the child has the first `taken` */
     unsigned late_count;
-    struct timer later; /* set while there is a `late` one */
-    pid_t pid;          /* 0: none */
+    struct timer later;   /* set while there is a `late` one */
+    struct timer overdue; /* set while one waits for the trash */
+    drain_left_fn *left;
+    void *context;
+    unsigned leave;    /* cgroups that may be left as they are now, and… */
+    uint64_t leave_ms; /* …when it was counted */
+    pid_t pid;         /* 0: none */
     int pidfd;
     struct watch *watch;
     struct timer patience;
@@ -75,8 +94,6 @@ static struct drain *unlink_at(struct drains *drains, struct drain **at)
     *at = drain->next;
     if (drains->end == &drain->next)
         drains->end = at;
-    if (drains->late_end == &drain->next)
-        drains->late_end = at;
     return drain;
 }
 
@@ -103,6 +120,21 @@ static void remove_at(struct drains *drains, struct drain **at)
     remove_cgroups(drains, unlink_at(drains, at));
 }
 
+bool drain_has_left(const struct cgroups *cgroups, const char *id)
+{
+    uint64_t bytes;
+    struct err ignored;
+
+    return usage_certain_pages(cgroups, id, &bytes, &ignored) && bytes;
+}
+
+/* Before it is removed. */
+static void report_left(const struct drains *drains, const struct drain *drain)
+{
+    if (drain->is_drained && drain_has_left(drains->cgroups, drain->id))
+        drains->left(drains->context, drain->id);
+}
+
 static void remove_late_at(struct drains *drains, struct drain **at)
 {
     drains->late_count--;
@@ -111,26 +143,40 @@ static void remove_late_at(struct drains *drains, struct drain **at)
 
 /* ---- again ---- */
 
-/* False: nothing is charged to it, or so much that it is to stay. Then it is removed as it is. */
-static bool has_little(const struct cgroups *cgroups, const char *id)
+enum pages {
+    PAGES_NONE,
+    PAGES_UNSURE, /* none, or the kernel's figures are too old */
+    PAGES_FEW,
+    PAGES_MANY,
+};
+
+/*
+ * What the kernel itself has does not count: it goes to the cgroup above when this one is removed, and a guest can have any
+ * amount of it at its end, by asking for names that are not there.
+ */
+static enum pages look(const struct cgroups *cgroups, const char *id)
 {
-    uint64_t bytes;
+    struct usage_pages pages;
     struct err ignored; /* it is removed as it is */
 
-    return cgroup_memory_used(cgroups, id, &bytes, &ignored) && bytes && bytes <= LITTLE_BYTES;
+    if (!usage_pages(cgroups, id, &pages, &ignored))
+        return PAGES_NONE;
+    if (!pages.bytes)
+        return pages.is_sure ? PAGES_NONE : PAGES_UNSURE;
+    return pages.listed > FEW_BYTES ? PAGES_MANY : PAGES_FEW;
 }
 
-static bool has_pages(const struct drains *drains, const char *id)
+/* True some times: this cgroup is removed with its pages. */
+static bool may_leave(struct drains *drains)
 {
-    bool is_v2 = cgroups_report(drains->cgroups)->layout == CGROUP_V2;
-    char room[STAT_BYTES];
-    uint64_t cache;
-    struct str text;
-    struct err ignored; /* as above */
+    uint64_t now_ms = clock_mono_ms(), more = (now_ms - drains->leave_ms) / LEAVE_EACH_MS;
 
-    return has_little(drains->cgroups, id) &&
-           cgroup_read(drains->cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, &ignored) &&
-           usage_field(text, is_v2 ? STR("file") : STR("total_cache"), &cache) && cache;
+    drains->leave_ms += more * LEAVE_EACH_MS;
+    drains->leave = (unsigned)MIN(drains->leave + more, (uint64_t)LEAVE_MOST);
+    if (!drains->leave)
+        return false;
+    drains->leave--;
+    return true;
 }
 
 static void drain_next(struct drains *drains);
@@ -150,22 +196,61 @@ static void try_late(struct timer *timer)
     drain_next(drains);
 }
 
-static void drain_later(struct drains *drains, struct drain *drain)
+static bool has_files(const struct drains *drains, const struct drain *drain)
 {
-    drain->due_ms = clock_mono_ms() + PAUSE_MS;
-    if (!drains->late)
-        timer_set(&drains->later, drains->loop, PAUSE_MS, try_late);
-    append(&drains->late_end, drain);
-    if (++drains->late_count > QUEUE_MAX)
-        remove_late_at(drains, &drains->late);
+    return drain->round > trash_rounds_over(drains->trash);
 }
 
-/* What the child had is removed, or waits for another try. */
-static void finish_taken(struct drains *drains)
+static uint64_t pause_of(const struct drain *drain)
+{
+    if (!drain->tries)
+        return EARLY_PAUSE_MS;
+    return drain->tries < QUICK_TRIES ? PAUSE_MS : LONG_PAUSE_MS;
+}
+
+static void drain_later(struct drains *drains, struct drain *drain)
+{
+    uint64_t now_ms = clock_mono_ms();
+    struct drain **at = &drains->late;
+
+    drain->due_ms = now_ms + pause_of(drain);
+    while (*at && (*at)->due_ms <= drain->due_ms)
+        at = &(*at)->next;
+    drain->next = *at;
+    *at = drain;
+    if (++drains->late_count > QUEUE_MAX) {
+        report_left(drains, drains->late);
+        remove_late_at(drains, &drains->late);
+    }
+    timer_set(&drains->later, drains->loop, drains->late->due_ms > now_ms ? drains->late->due_ms - now_ms : 0,
+              try_late);
+}
+
+/* Is it to be removed now? */
+static bool is_over(const struct drains *drains, struct drain *drain)
+{
+    if (drain->is_left)
+        return true;
+    if (has_files(drains, drain) && drain->early_tries < EARLY_TRIES)
+        drain->early_tries++;
+    else
+        drain->tries++;
+    enum pages pages = look(drains->cgroups, drain->id);
+    if (pages == PAGES_NONE || (pages == PAGES_UNSURE && drain->tries > 1))
+        return true;
+    if (drain->tries < (cgroups_report(drains->cgroups)->layout == CGROUP_V2 ? TRIES_V2 : QUICK_TRIES))
+        return false;
+    report_left(drains, drain);
+    return true;
+}
+
+/* What was taken is removed, or waits for another try. */
+static void finish_taken(struct drains *drains, bool is_drained)
 {
     for (; drains->taken; drains->taken--) {
         struct drain *drain = drains->first;
-        if (++drain->tries >= TRIES || !has_pages(drains, drain->id)) {
+        drain->is_drained |= is_drained;
+        if (is_over(drains, drain)) {
             remove_at(drains, &drains->first);
         } else {
             drains->count--;
@@ -180,7 +265,7 @@ static void impatient(struct timer *timer)
 {
     struct drains *drains = container_of(timer, struct drains, patience);
 
-    (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0); /* or it has ended just now */
+    reclaim_kill(drains->pid, drains->pidfd);
 }
 
 static void child_ended(void *context, unsigned ready)
@@ -196,13 +281,13 @@ static void child_ended(void *context, unsigned ready)
     watch_free(take_ptr(&drains->watch));
     fd_close(&drains->pidfd);
     drains->pid = 0;
-    finish_taken(drains);
+    finish_taken(drains, how.si_code == CLD_EXITED); /* else it was killed, because it took too long */
     drain_next(drains);
 }
 
 bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text)
 {
-    return has_little(cgroups, id) && cgroup_open_reclaim(cgroups, id, out_fd, out_text);
+    return look(cgroups, id) != PAGES_NONE && cgroup_open_reclaim(cgroups, id, out_fd, out_text);
 }
 
 static void start_child(struct drains *drains, const int *fds, const char *const *texts, int count)
@@ -210,10 +295,10 @@ static void start_child(struct drains *drains, const int *fds, const char *const
     struct clone_args args = { .flags = CLONE_PIDFD,
                                .pidfd = (uint64_t)(uintptr_t)&drains->pidfd,
                                .exit_signal = SIGCHLD };
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
 
     if (pid == 0)
-        reclaim_and_exit(fds, texts, count);
+        reclaim_and_exit(keeper, fds, texts, count);
     if (pid < 0) {
         drains->pidfd = -1;
         log_debug("native: memory of ended sandboxes is not taken back: %s", strerror(errno));
@@ -225,24 +310,56 @@ static void start_child(struct drains *drains, const int *fds, const char *const
     timer_set(&drains->patience, drains->loop, PATIENCE_MS, impatient);
 }
 
+/* Is it for the child? */
+static bool take(struct drains *drains, struct drain *drain, int *out_fd, const char **out_text)
+{
+    enum pages pages = look(drains->cgroups, drain->id);
+
+    if (pages == PAGES_NONE || pages == PAGES_UNSURE)
+        return false;
+    /* Or this kernel takes nothing back. */
+    drain->is_left =
+        (pages == PAGES_MANY && may_leave(drains)) || !cgroup_open_drain(drains->cgroups, drain->id, out_fd, out_text);
+    return !drain->is_left;
+}
+
+static void is_overdue(struct timer *timer)
+{
+    drain_next(container_of(timer, struct drains, overdue));
+}
+
+static void await_first(struct drains *drains)
+{
+    uint64_t now_ms = clock_mono_ms();
+
+    if (drains->pid || !drains->first) /* child_ended() comes here again */
+        return;
+    timer_set(&drains->overdue, drains->loop, drains->first->due_ms > now_ms ? drains->first->due_ms - now_ms : 0,
+              is_overdue);
+}
+
+static bool may_begin(const struct drains *drains, const struct drain *drain)
+{
+    return !has_files(drains, drain) || drain->due_ms <= clock_mono_ms();
+}
+
 static void drain_next(struct drains *drains)
 {
     const char *texts[AT_ONCE];
     int fds[AT_ONCE], count = 0;
-    uint64_t round = trash_rounds_over(drains->trash);
 
-    while (!drains->pid && drains->first && drains->first->round <= round) {
-        const struct drain *drain = drains->first;
-        for (; drain && drain->round <= round && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
-            if (drain_open(drains->cgroups, drain->id, &fds[count], &texts[count]))
-                count++;
+    while (!drains->pid && drains->first && may_begin(drains, drains->first)) {
+        struct drain *drain = drains->first;
+        for (; drain && may_begin(drains, drain) && drains->taken < AT_ONCE; drain = drain->next, drains->taken++)
+            count += take(drains, drain, &fds[count], &texts[count]);
         if (count)
             start_child(drains, fds, texts, count);
         while (count)
             fd_close(&fds[--count]);
-        for (; !drains->pid && drains->taken; drains->taken--)
-            remove_at(drains, &drains->first);
+        if (!drains->pid)
+            finish_taken(drains, false);
     }
+    await_first(drains);
 }
 
 static void trash_emptied(void *context)
@@ -252,13 +369,17 @@ static void trash_emptied(void *context)
 
 /* ---- from outside ---- */
 
-struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash)
+struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash, drain_left_fn *left,
+                          void *context)
 {
     struct drains *drains = NEW(struct drains);
 
-    *drains = (struct drains){ .loop = loop, .cgroups = cgroups, .trash = trash, .pidfd = -1 };
+    *drains = (struct drains){
+        .loop = loop, .cgroups = cgroups, .trash = trash, .left = left, .context = context, .pidfd = -1
+    };
     drains->end = &drains->first;
-    drains->late_end = &drains->late;
+    drains->leave = LEAVE_MOST;
+    drains->leave_ms = clock_mono_ms();
     trash_on_round(trash, trash_emptied, drains);
     return drains;
 }
@@ -272,9 +393,10 @@ void drains_free(struct drains *drains)
     trash_on_round(drains->trash, NULL, NULL);
     timer_clear(&drains->patience);
     timer_clear(&drains->later);
+    timer_clear(&drains->overdue);
     watch_free(drains->watch);
     if (drains->pid) {
-        (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
+        reclaim_kill(drains->pid, drains->pidfd);
         is_busy = !fd_await(drains->pidfd, POLLIN, clock_mono_ms() + END_MS);
         (void)waitid((idtype_t)P_PIDFD, (id_t)drains->pidfd, NULL, WEXITED | WNOHANG);
     }
@@ -297,12 +419,15 @@ void drain_add(struct drains *drains, const char *id)
 
     memcpy(drain->id, id, MIN(strlen(id), sizeof drain->id - 1));
     drain->round = trash_round(drains->trash);
+    drain->due_ms = clock_mono_ms() + OVERDUE_MS;
     append(&drains->end, drain);
+    await_first(drains);
     if (++drains->count - drains->taken <= QUEUE_MAX)
         return;
     struct drain **at = &drains->first;
     for (unsigned i = 0; i < drains->taken; i++)
         at = &(*at)->next;
+    report_left(drains, *at);
     remove_at(drains, at);
 }
 
@@ -330,7 +455,7 @@ void drain_end(struct drains *drains, const char *id)
         remove_at(drains, at);
         return;
     }
-    (void)pidfd_send_signal(drains->pidfd, SIGKILL, NULL, 0);
+    reclaim_kill(drains->pid, drains->pidfd);
     (void)!fd_await(drains->pidfd, POLLIN, clock_mono_ms() + END_MS); /* if it needs longer, the start fails */
     child_ended(drains, 0);
     remove_late(drains, id);

@@ -6,10 +6,12 @@
  * the memory cgroups of a sandbox outlive its directory (trash.h), and the kernel is told to take these pages back before they
  * are removed. That can take long, and a child does it, for some sandboxes at a time.
  *
- * A cgroup with more than a little is removed as it is: its pages are those of a template, which this sandbox was the first to
- * read, and the next one wants them.
+ * A cgroup with many pages may be removed as it is: they can be those of a template, which this sandbox was the first to read,
+ * and the next one wants them. They can also be a thousand directories, and nothing tells the two apart. So only some cgroups
+ * are left like that, one a minute in the long run.
  *
- * The files of a parked sandbox stay, and its id must be free when it is parked. So park.c drains it by itself, before that.
+ * The files of a parked sandbox stay, and its id must be free when it is parked. So park.c drains it by itself, before that,
+ * however many pages it has.
  *
  * Ownership  The cgroups and the trash outlive it.
  * Threads    Keeper's one. drain_end() and drains_free() wait for the child, 500 ms at most; nothing else here waits.
@@ -25,7 +27,11 @@
 
 struct drains;
 
-struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash) must_use;
+/* The cgroups of this one are about to be removed, and pages stay that could not be taken back. */
+typedef void drain_left_fn(void *context, const char *id);
+
+struct drains *drains_new(struct loop *loop, struct cgroups *cgroups, struct trash *trash, drain_left_fn *left,
+                          void *context) must_use;
 void drains_free(struct drains *drains); /* removes what is left */
 
 /* After cgroup_leave_memory(), and when the sandbox's directory is in the trash. */
@@ -37,9 +43,11 @@ void drain_add(struct drains *drains, const char *id);
 void drain_end(struct drains *drains, const char *id);
 
 /*
- * For who drains a sandbox by itself: what to write into which file, as cgroup_open_reclaim(). False: nothing is to be taken
- * back.
+ * For who drains a sandbox by itself: what to write into which file, as cgroup_open_reclaim(), which takes more than a drain
+ * that can be tried again. False: nothing is to be taken back.
  */
 bool drain_open(const struct cgroups *cgroups, const char *id, int *out_fd, const char **out_text) must_use;
+/* After a drain: do pages stay that could not be taken back? */
+bool drain_has_left(const struct cgroups *cgroups, const char *id) must_use;
 
 #endif

@@ -81,12 +81,13 @@ static void reclaim_ended(void *context, unsigned ready)
 }
 
 /* With all of keeper's power: it writes to these files, and nothing else. */
-no_return void reclaim_and_exit(const int *fds, const char *const *texts, int count)
+no_return void reclaim_and_exit(pid_t keeper, const int *fds, const char *const *texts, int count)
 {
     int from = 3;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)setpriority(PRIO_PROCESS, 0, 19);
+    /* If keeper died before it was set, we have another parent. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)
+        _exit(1);
     /* Nothing else of keeper's stays open: not its lock, not its sockets to other roles. Their numbers ascend. */
     for (int i = 0; i < count; i++) {
         if (fds[i] < from || (fds[i] > from && close_range((unsigned)from, (unsigned)fds[i] - 1, 0) < 0))
@@ -95,9 +96,16 @@ no_return void reclaim_and_exit(const int *fds, const char *const *texts, int co
     }
     if (close_range((unsigned)from, ~0u, 0) < 0)
         _exit(1);
+    (void)setpriority(PRIO_PROCESS, 0, 19); /* not before: the next keeper waits for that lock */
     for (int i = 0; i < count; i++)
         (void)!write(fds[i], texts[i], strlen(texts[i])); /* EAGAIN: there was less than we asked for, as always */
     _exit(0);
+}
+
+void reclaim_kill(pid_t pid, int pidfd)
+{
+    (void)setpriority(PRIO_PROCESS, (id_t)pid, 0);    /* ours and not reaped */
+    (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended just now */
 }
 
 static void reclaim_start(struct native *native, struct box *box)
@@ -115,9 +123,9 @@ static void reclaim_start(struct native *native, struct box *box)
         log_debug("native: sandbox %s is frozen and keeps its memory: this kernel does not take it back", box->id);
         return;
     }
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        reclaim_and_exit(&fd, &text, 1);
+        reclaim_and_exit(keeper, &fd, &text, 1);
     if (pid < 0) {
         reclaim->pidfd = -1;
         log_debug("native: sandbox %s is frozen and keeps its memory: %s", box->id, strerror(errno));
@@ -166,13 +174,20 @@ static void reclaim_want(struct box *box)
         timer_set(&native->reclaim.timer, native->loop, RECLAIM_AFTER_MS, reclaim_due);
 }
 
-static void reclaim_leave(struct box *box)
+void box_forget_reclaim(struct box *box)
 {
     struct reclaim *reclaim = &box->native->reclaim;
 
     box->ice.reclaim_ms = 0;
-    if (reclaim->pid && !strcmp(reclaim->id, box->id))
-        (void)pidfd_send_signal(reclaim->pidfd, SIGKILL, NULL, 0); /* or it has ended just now */
+    if (box_is_reclaimed(box))
+        reclaim_kill(reclaim->pid, reclaim->pidfd);
+}
+
+bool box_is_reclaimed(const struct box *box)
+{
+    const struct reclaim *reclaim = &box->native->reclaim;
+
+    return reclaim->pid && !strcmp(reclaim->id, box->id);
 }
 
 void reclaim_close(struct native *native)
@@ -182,7 +197,7 @@ void reclaim_close(struct native *native)
     timer_clear(&reclaim->timer);
     watch_free(take_ptr(&reclaim->watch));
     if (reclaim->pid) {
-        (void)pidfd_send_signal(reclaim->pidfd, SIGKILL, NULL, 0);
+        reclaim_kill(reclaim->pid, reclaim->pidfd);
         (void)!fd_await(reclaim->pidfd, POLLIN, clock_mono_ms() + END_MS);
         (void)waitid((idtype_t)P_PIDFD, (id_t)reclaim->pidfd, NULL, WEXITED | WNOHANG);
     }
@@ -284,7 +299,7 @@ bool box_thaw(struct box *box, struct err *err)
     box->ice.is_frozen = false;
     /* guestd has closed its socket before the pause (guest/pause.h), and gets another. */
     box->zygote_given = (struct zygote_given){ 0 };
-    reclaim_leave(box);
+    box_forget_reclaim(box);
     (void)err_set(&why, ERR_CONFLICT, "sandbox %s was resumed before it was paused", box->id);
     answer_all(box, &why);
     return true;
@@ -293,7 +308,7 @@ bool box_thaw(struct box *box, struct err *err)
 void box_forget_ice(struct box *box)
 {
     box->ice.is_frozen = false;
-    reclaim_leave(box);
+    box_forget_reclaim(box);
 }
 
 void box_found_frozen(struct box *box)

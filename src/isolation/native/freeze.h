@@ -53,6 +53,10 @@ void box_forget_freeze(struct box *box, const struct err *why);
 
 /* Nothing of it is left that could be frozen. */
 void box_forget_ice(struct box *box);
+/* No more memory is taken back from it: it is killed. */
+void box_forget_reclaim(struct box *box);
+/* The child that takes memory back is still at it: to remove its cgroup would wait for that. */
+bool box_is_reclaimed(const struct box *box) must_use;
 
 void reclaim_close(struct native *native);
 
@@ -61,9 +65,11 @@ void native_freeze(struct driver *driver, const char *id, driver_kept_fn *done, 
 void native_thaw(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
 
 /*
- * In a fork of keeper: writes to these files, of cgroup_open_reclaim(), at the lowest priority. Their numbers ascend. All
- * others are closed.
+ * In a fork of keeper: writes to these files, of cgroup_open_reclaim() or cgroup_open_drain(), at the lowest priority. Their
+ * numbers ascend. All others are closed.
  */
-no_return void reclaim_and_exit(const int *fds, const char *const *texts, int count);
+no_return void reclaim_and_exit(pid_t keeper, const int *fds, const char *const *texts, int count);
+/* Ends that fork. It notices between two pieces of work, so first it gets the priority that it had given up. */
+void reclaim_kill(pid_t pid, int pidfd);
 
 #endif

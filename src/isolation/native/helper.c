@@ -255,6 +255,7 @@ struct helper {
     int pidfd, fd;
     struct watch *watch; /* of fd; of pidfd once it has said its last word, or must not say another */
     struct timer patience;
+    bool is_late; /* killed, and ended() is to be called when it is gone */
 };
 
 static void helper_free(void *object)
@@ -268,10 +269,17 @@ static void helper_free(void *object)
     free(helper);
 }
 
+static void say_late(struct helper *helper, struct err *err)
+{
+    (void)err_set(err, ERR_TIMEOUT, "the disk needs longer than %u seconds for it",
+                  (unsigned)(helper->job.patience_ms / 1000));
+}
+
 static void reap(void *context, unsigned ready)
 {
     struct helper *helper = context, **at = &helper->helpers->first;
     siginfo_t how = { 0 };
+    struct err err;
 
     (void)ready;
     /* ECHILD: it was reaped elsewhere, and has ended too. */
@@ -283,6 +291,10 @@ static void reap(void *context, unsigned ready)
     timer_clear(&helper->patience);
     watch_free(take_ptr(&helper->watch));
     loop_retire(helper->helpers->loop, helper, helper_free);
+    if (!helper->is_late)
+        return;
+    say_late(helper, &err);
+    helper->job.ended(helper->job.context, NULL, &err);
 }
 
 static void end_now(struct timer *timer)
@@ -298,6 +310,7 @@ void helper_cancel(struct helper *helper)
         return;
     timer_clear(&helper->patience);
     watch_free(helper->watch);
+    helper->is_late = false;
     if (helper->job.ends_softly) {
         fd_close(&helper->fd);
         timer_set(&helper->patience, helper->helpers->loop, HELPER_END_MS, end_now);
@@ -320,8 +333,12 @@ static void impatient(struct timer *timer)
     struct helper *helper = container_of(timer, struct helper, patience);
     struct err err;
 
-    (void)err_set(&err, ERR_TIMEOUT, "the disk needs longer than %u seconds for it",
-                  (unsigned)(helper->job.patience_ms / 1000));
+    if (helper->job.ends_late) {
+        helper_cancel(helper);
+        helper->is_late = true;
+        return;
+    }
+    say_late(helper, &err);
     end(helper, NULL, &err);
 }
 

@@ -38,6 +38,7 @@ struct helper_job {
      * can (helper_keeper_fd()). HELPER_END_MS later it is killed after all.
      */
     bool ends_softly;
+    bool ends_late; /* after a time-out ended() is called only when it is gone: it may be in a call that ends late */
     struct helper_dir {
         int fd; /* borrowed; has the same number in the child */
         enum helper_may {

@@ -507,6 +507,11 @@ bool native_enter_mount_namespace(struct err *err)
     return true;
 }
 
+static void left_pages(void *context, const char *id)
+{
+    box_left_pages(context, id);
+}
+
 struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err)
 {
     struct native *native = NEW(struct native);
@@ -546,7 +551,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
-    native->drains = drains_new(loop, native->cgroups, native->trash);
+    native->drains = drains_new(loop, native->cgroups, native->trash, left_pages, native);
     native->helpers = helpers_new(loop, err);
     if (!native->helpers || !snapshots_open(native, err))
         goto failed;

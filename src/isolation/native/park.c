@@ -45,12 +45,12 @@ struct park {
     struct helper *helper;
     struct state record;
     int sandbox_fd;
-    bool was_frozen; /* before we asked */
-    bool needs_sync; /* at the end */
-    bool only_syncs; /* for the helper: leave the record alone */
-    bool is_drained; /* or being drained, or not worth it */
-    int reclaim_fd;  /* while it is being drained: what to write, and where */
-    const char *reclaim_text;
+    bool was_frozen;          /* before we asked */
+    bool needs_sync;          /* at the end */
+    bool only_syncs;          /* for the helper: leave the record alone */
+    bool is_drained;          /* or being drained, or not worth it */
+    int reclaim_fd;           /* while it is being drained: where to write… */
+    const char *reclaim_text; /* …and what; NULL: it was not drained */
 };
 
 static void park_free(struct park *park)
@@ -253,6 +253,7 @@ bool park_drain(struct box *box)
                                     .context = park,
                                     .dirs = { { park->reclaim_fd, HELPER_HOLD } },
                                     .dir_count = 1,
+                                    .ends_late = true, /* to remove the cgroup would wait for it */
                                     .patience_ms = DRAIN_MS };
     park->helper = helper_start(native->helpers, &job, &err);
     if (park->helper)
@@ -268,17 +269,19 @@ bool park_drain(struct box *box)
  */
 static bool forget_process(int sandbox_fd, enum held_state held, struct err *err)
 {
-    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
     struct state state;
 
-    if (fd < 0)
-        return err_sys(err, "open state");
     if (!state_read(sandbox_fd, &state, err))
         return false;
     state.held = held;
     state.pid = 0;
     state.slot = BOX_SLOTS;
-    return state_write(fd, &state, err);
+    return state_rewrite(sandbox_fd, &state, err);
+}
+
+static bool was_drained(const struct park *park)
+{
+    return park && park->reclaim_text;
 }
 
 bool park_clear(struct box *box, struct err *err)
@@ -291,8 +294,12 @@ bool park_clear(struct box *box, struct err *err)
     /* A volatile overlay does not take its work directory a second time. */
     if (!trash_add(native->trash, fd, "work", err) || !handover_forget(fd, err))
         return false;
-    if (cgroup_remove(native->cgroups, box->id, err))
+    bool has_left = was_drained(box->park) && drain_has_left(native->cgroups, box->id);
+    if (cgroup_remove(native->cgroups, box->id, err)) {
+        if (has_left)
+            box_left_pages(native, box->id);
         return forget_process(fd, box->keep, err);
+    }
     (void)cgroup_kill(native->cgroups, box->id);
     return false;
 }

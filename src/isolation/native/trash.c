@@ -69,15 +69,18 @@ static bool is_dots(const char *name)
 /*
  * In a fork of keeper, with all its power: it opens nothing by path, only names below trash/, and follows no link.
  */
-static no_return void delete_all(int trash_fd)
+static no_return void delete_all(pid_t keeper, int trash_fd)
 {
     struct err err;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)setpriority(PRIO_PROCESS, 0, 19);
-    (void)syscall(SYS_ioprio_set, 1, 0, 3 << 13); /* this process, class idle */
+    /* If keeper died before it was set, we have another parent. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != keeper)
+        _exit(1);
     if (dup2(trash_fd, 3) < 0 || close_range(4, ~0u, 0) < 0)
         _exit(1);
+    /* Not before: the next keeper waits for the lock that was among these descriptors. */
+    (void)setpriority(PRIO_PROCESS, 0, 19);
+    (void)syscall(SYS_ioprio_set, 1, 0, 3 << 13); /* this process, class idle */
     _exit(remove_inside(3, &err) ? 0 : 1);
 }
 
@@ -125,9 +128,9 @@ static void start_child(struct timer *timer)
         return;
     }
     trash->rounds++;
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        delete_all(trash->trash_fd);
+        delete_all(keeper, trash->trash_fd);
     if (pid < 0) {
         log_warn("trash: cannot start deleting: %s", strerror(errno));
         trash->pidfd = -1;

@@ -9,7 +9,8 @@
 #include "base/mem.h"
 
 enum {
-    FILE_BYTES = 8192, /* memory.stat has some 60 short lines */
+    FILE_BYTES = 8192,     /* memory.stat has some 60 short lines */
+    ASIDE_BYTES = 1 << 20, /* where fewer are charged, it does not matter what processors have put aside */
     STAT_LINE_BYTES = 1024,
     ADDED_UP_MAX = 256, /* processes of one sandbox; the figure is then too low, but keeper is not held up */
 };
@@ -160,6 +161,76 @@ static bool read_v2(const struct cgroups *cgroups, const char *id, struct usage 
     if (!usage_field(text, STR("file"), &file) || !usage_field(text, STR("shmem"), &shmem))
         return err_set(err, ERR_INTERNAL, "memory.stat of %s lacks a line", id);
     split_memory(used, file, shmem, out);
+    return true;
+}
+
+/* kernel: on v2 only. */
+static bool read_lists(const struct cgroups *cgroups, const char *id, uint64_t *out_listed, uint64_t *out_kernel,
+                       struct err *err)
+{
+    bool is_v2 = cgroups_report(cgroups)->layout == CGROUP_V2;
+    uint64_t files, processes, kernel = 0;
+    char room[FILE_BYTES];
+    struct str text;
+
+    /* Until Linux 6.15 this brings all figures of a v2 cgroup up to date; memory.stat alone may be some seconds old. */
+    if (is_v2 && !cgroup_read(cgroups, id, CGROUP_CPU, "cpu.stat", room, sizeof room, &text, err))
+        return false;
+    if (!cgroup_read(cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, err))
+        return false;
+    if ((is_v2 && !usage_field(text, STR("kernel"), &kernel)) ||
+        !usage_field(text, is_v2 ? STR("file") : STR("total_cache"), &files) ||
+        !usage_field(text, is_v2 ? STR("anon") : STR("total_rss"), &processes))
+        return err_set(err, ERR_INTERNAL, "memory.stat of %s lacks a line", id);
+    *out_listed = files + processes;
+    *out_kernel = kernel;
+    return true;
+}
+
+/* In this order: what the kernel frees in between must not hide pages. */
+static bool pages_v1(const struct cgroups *cgroups, const char *id, struct usage_pages *out, struct err *err)
+{
+    uint64_t used, kernel, ignored;
+
+    if (!read_number(cgroups, id, CGROUP_MEMORY, "memory.usage_in_bytes", &used, err) ||
+        !read_number(cgroups, id, CGROUP_MEMORY, "memory.kmem.usage_in_bytes", &kernel, err))
+        return false;
+    out->bytes = out->listed = used > kernel ? used - kernel : 0;
+    out->is_sure = true;
+    return out->bytes <= ASIDE_BYTES || read_lists(cgroups, id, &out->listed, &ignored, err);
+}
+
+static bool pages_v2(const struct cgroups *cgroups, const char *id, struct usage_pages *out, struct err *err)
+{
+    uint64_t used, kernel;
+
+    if (!read_number(cgroups, id, CGROUP_MEMORY, "memory.current", &used, err) ||
+        !read_lists(cgroups, id, &out->listed, &kernel, err))
+        return false;
+    /* Both figures may be old; what one of them shows was there lately. */
+    out->bytes = MAX(used > kernel ? used - kernel : 0, MIN(out->listed, used));
+    out->is_sure = used == 0;
+    return true;
+}
+
+bool usage_pages(const struct cgroups *cgroups, const char *id, struct usage_pages *out, struct err *err)
+{
+    if (!(cgroups_report(cgroups)->layout == CGROUP_V2 ? pages_v2 : pages_v1)(cgroups, id, out, err))
+        return false;
+    out->listed = MIN(out->listed, out->bytes);
+    return true;
+}
+
+bool usage_certain_pages(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err)
+{
+    bool is_v2 = cgroups_report(cgroups)->layout == CGROUP_V2;
+    uint64_t used, listed, kernel;
+
+    if (!read_number(cgroups, id, CGROUP_MEMORY, is_v2 ? "memory.current" : "memory.usage_in_bytes", &used, err) ||
+        !read_lists(cgroups, id, &listed, &kernel, err) ||
+        (!is_v2 && !read_number(cgroups, id, CGROUP_MEMORY, "memory.kmem.usage_in_bytes", &kernel, err)))
+        return false;
+    *out_bytes = used > kernel ? MIN(used - kernel, listed) : 0;
     return true;
 }
 

@@ -28,6 +28,17 @@ struct usage {
 bool usage_read(const struct cgroups *cgroups, const char *id, pid_t guestd, struct usage *out, struct err *err)
     must_use;
 
+/* What is charged to a sandbox for pages of processes and files, without what the kernel itself has. */
+struct usage_pages {
+    uint64_t bytes;  /* at most so many, by the counters: each processor may have put 252 KiB of it aside */
+    uint64_t listed; /* by memory.stat, perhaps some seconds old; never more than bytes */
+    bool is_sure;    /* 0 bytes proves that there are none. False on v2 if a part of the sum is some seconds old */
+};
+
+bool usage_pages(const struct cgroups *cgroups, const char *id, struct usage_pages *out, struct err *err) must_use;
+/* Only what the counters and the lists both show. */
+bool usage_certain_pages(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
+
 /* ---- pure, for tests ---- */
 
 /* The number after `name` in lines of "name number", as cpu.stat and memory.stat have them. */

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
+#include "held_page.h"
 #include "io/loop.h"
 #include "isolation/native/cgroup.h"
 #include "old_kernel.h"
@@ -67,7 +68,7 @@ static void note_exit(void *context, const char *id, enum exit_cause cause)
     struct world *world = context;
 
     (void)snprintf(world->exited, sizeof world->exited, "%s", id);
-    world->exits++;
+    world->exits += cause != EXIT_LEFT_PAGES; /* that one may follow, if other programs hold pages */
     world->exit_cause = cause;
     loop_stop_soon(world->loop);
 }
@@ -696,6 +697,24 @@ static void guestd_is_limited_too_and_says_why_it_ended(void **state)
     assert_int_equal(world->exits, 1);
     assert_int_equal(world->exit_cause, EXIT_NO_MEMORY);
     check_nothing_is_left(world);
+}
+
+static void pages_that_others_hold_are_reported_after_the_end(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int file_fd = held_page_open(world->data_fd, layer_id);
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "get /etc/template-file");
+    check_has(text, "get: held");
+    void *page = held_page_lock(file_fd);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    for (int i = 0; i < 9000 && world->exit_cause != EXIT_LEFT_PAGES; i++)
+        turn_for(world->loop, 10);
+    assert_int_equal(world->exit_cause, EXIT_LEFT_PAGES);
+    assert_string_equal(world->exited, "sandbox1");
+    assert_int_equal(world->exits, 1);
+    held_page_unlock(page);
 }
 
 /* 64 MiB is the limit, and none of what it has the kernel hold is counted there. */
@@ -2230,6 +2249,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(limits_hold_processes_and_memory),
         NATIVE_CASE(what_guests_watch_is_a_matter_of_their_memory),
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
+        NATIVE_CASE(pages_that_others_hold_are_reported_after_the_end),
         NATIVE_CASE(a_guest_that_fills_sockets_beyond_its_memory_is_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),

@@ -37,6 +37,7 @@ struct world {
     struct loop *loop;
     struct driver *driver;
     unsigned exits;
+    unsigned left; /* sandboxes whose pages others hold */
 };
 
 static inline struct plan a_plan(const char *id)
@@ -54,8 +55,10 @@ static inline void note_exit(void *context, const char *id, enum exit_cause caus
     struct world *world = context;
 
     (void)id;
-    (void)cause;
-    world->exits++;
+    if (cause == EXIT_LEFT_PAGES)
+        world->left++;
+    else
+        world->exits++;
 }
 
 static inline void new_driver(struct world *world)

@@ -1,5 +1,6 @@
 #include "isolation/native/park.h"
 
+#include "held_page.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/state.h"
 #include "native_world.h"
@@ -532,6 +533,23 @@ static void a_parked_sandbox_leaves_no_memory_cgroup(void **state)
     uint64_t after = count_dying(world);
     if (after > before + ROUNDS / 4)
         fail_msg("%d memory cgroups, or pages that keep them, are left", (int)(after - before));
+    if (world->left > ROUNDS / 4)
+        fail_msg("%u of %d are said to have left pages", world->left, ROUNDS);
+}
+
+static void pages_that_others_hold_are_reported_when_it_is_parked(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int file_fd = held_page_open(world->data_fd, layer_id);
+    auto_close int fd = start(world, &plan);
+
+    check_says(fd, "get /etc/template-file", "get: heldlate");
+    void *page = held_page_lock(file_fd);
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    assert_int_equal(world->left, 1);
+    assert_int_equal(world->exits, 0);
+    held_page_unlock(page);
 }
 
 /* ---- two things at once ---- */
@@ -669,6 +687,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(what_an_earlier_start_still_holds_is_not_started),
         NATIVE_CASE(what_is_left_in_the_cgroup_of_a_parked_sandbox_is_ended),
         NATIVE_CASE(a_parked_sandbox_leaves_no_memory_cgroup),
+        NATIVE_CASE(pages_that_others_hold_are_reported_when_it_is_parked),
         NATIVE_CASE(a_kill_ends_a_sandbox_that_is_being_parked),
         NATIVE_CASE(a_kill_during_the_last_sync_leaves_nothing),
         NATIVE_CASE(while_it_is_being_parked_nothing_else_is_done_with_it),

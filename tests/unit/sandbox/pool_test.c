@@ -330,6 +330,73 @@ static void it_is_empty_while_memory_is_short(void **state)
     fclose(memory);
 }
 
+static void leave_pages(struct rig *rig, unsigned count)
+{
+    rig->fake.exit_cause = EXIT_LEFT_PAGES;
+    for (unsigned i = 0; i < count; i++) {
+        struct str id = rig_create(rig).id;
+        MUST(sandbox_kill(rig->all, rig->want.team_id, id, "request", &err));
+        rig_wait_ended(rig);
+        fake_exit(&rig->fake, id);
+        fake_exit(&rig->fake, id); /* counts once */
+    }
+}
+
+static void a_team_that_leaves_pages_makes_no_sandboxes_while_memory_is_short(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    FILE *memory = tmpfile();
+    struct str holders[3], of_a_build, paused;
+    const struct resume_want resume = { .timeout_s = 60 };
+    struct err why;
+    bool resumed;
+
+    rig_stop(rig);
+    rig->config.meminfo_fd = fileno(memory);
+    write_memory(fileno(memory), 8000);
+    rig_start(rig);
+    holders[0] = rig_create(rig).id;
+    paused = rig_create(rig).id;
+    MUST(sandbox_pause(rig->all, TEAM, paused, &(struct pause_want){ .reason = "request" }, &err));
+    rig->want.team_id = STR("build");
+    rig->want.paying_team_id = TEAM;
+    of_a_build = rig_create(rig).id;
+    rig->want.team_id = TEAM;
+    leave_pages(rig, LIMIT_LEFT_OF_TEAM - 1);
+    write_memory(fileno(memory), 1500);
+    leave_pages(rig, 1);
+    assert_false(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &why));
+    assert_int_equal(why.kind, ERR_LIMIT);
+    assert_non_null(strstr(why.message, "hold pages"));
+    rig->want.team_id = STR("another build");
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    rig->want.paying_team_id = STR("");
+    MUST_FAIL(sandbox_resume(rig->all, TEAM, paused, &resume, &rig->arena, &info, &resumed, &err), ERR_LIMIT);
+    /* Others do, and so does this one when there is memory, when a minute has passed, or when nothing of it can hold pages. */
+    rig->want.team_id = STR("other");
+    (void)rig_create(rig);
+    rig->want.team_id = TEAM;
+    write_memory(fileno(memory), 8000);
+    holders[1] = rig_create(rig).id;
+    write_memory(fileno(memory), 1500);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    rig_turn(rig, 60 * 1000);
+    holders[2] = rig_create(rig).id;
+    leave_pages(rig, 1);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    for (size_t i = 0; i < COUNT_OF(holders); i++)
+        MUST(sandbox_kill(rig->all, TEAM, holders[i], "request", &err));
+    rig_wait_ended(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    MUST(sandbox_kill(rig->all, STR("build"), of_a_build, "request", &err));
+    rig_wait_ended(rig);
+    (void)rig_create(rig);
+    MUST(sandbox_resume(rig->all, TEAM, paused, &resume, &rig->arena, &info, &resumed, &err));
+    rig_stop(rig);
+    fclose(memory);
+}
+
 static void a_small_machine_has_a_small_pool(void **state)
 {
     struct rig *rig = *state;
@@ -466,6 +533,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_start_that_is_given_up_leaves_nothing, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_guest_that_refuses_has_a_beginning_and_an_end, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(it_is_empty_while_memory_is_short, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_team_that_leaves_pages_makes_no_sandboxes_while_memory_is_short, set_up,
+                                        rig_tear_down),
         cmocka_unit_test_setup_teardown(a_small_machine_has_a_small_pool, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(what_is_made_of_a_removed_layer_is_ended, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(what_is_expected_waits_before_the_first_create, set_up, rig_tear_down),
