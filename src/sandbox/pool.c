@@ -47,6 +47,8 @@ enum {
     RETRY_FIRST_MS = 1000, /* after a start or an interpreter that failed; doubled each time… */
     RETRY_MAX_MS = 60 * 1000,
     WARM_MS = 6000,       /* for one interpreter; guestd gives up after five seconds */
+    WARM_TRIES = 4,       /* of one sandbox: the pause after a failure is for all of its kind, so it may not go on */
+    WARM_AGAIN_MS = 5000, /* before the second; doubled each time, as in guestd (zygote_client.c) */
     GONE_MS = 500,        /* for one that is ended: if the server stops, it should leave nothing */
     AT_ONCE = 2,          /* jobs under way, with a worker each; at most one of them warms */
     BYTES_EACH = 4 << 20, /* what one takes, with a warm interpreter: 1.1 MB and 3 */
@@ -64,8 +66,10 @@ struct pooled {
     struct sandbox *sandbox;
     int guestlink_fd;
     bool has_exited;
-    bool is_warm;     /* an interpreter waits in it */
-    bool cannot_warm; /* it will have none */
+    bool is_warm;           /* an interpreter waits in it */
+    bool cannot_warm;       /* it will have none */
+    unsigned warm_failures; /* although the zygote was warm… */
+    uint64_t warm_at_ms;    /* …so guestd does not ask it again before this */
 };
 
 /* When to try again what has failed. */
@@ -173,22 +177,29 @@ static struct kind *find_or_add_kind(struct pool *pool, const struct sandbox_wan
     return kind;
 }
 
-/* For a kind that is new: another one goes if there are too many, of its team or in all. */
+/* If there are `most`, of its team or in all, the one goes that was not used for longest. */
+static void forget_oldest(struct pool *pool, const struct kind *newest, bool of_team, unsigned most)
+{
+    struct kind *oldest = NULL;
+    unsigned count = 0;
+
+    for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
+        if (kind == newest || !kind->target || (of_team && strcmp(kind->team_id, newest->team_id) != 0))
+            continue;
+        count++;
+        if (!oldest || kind->used_ms < oldest->used_ms)
+            oldest = kind;
+    }
+    if (oldest && count >= most)
+        oldest->target = 0;
+}
+
+/* For a kind that is new. Those of its team first: then those of others need not go. */
 static void make_room(struct pool *pool, const struct kind *newest)
 {
-    for (int of_team = 0; of_team < 2; of_team++) {
-        struct kind *oldest = NULL;
-        unsigned count = 0;
-        for (struct kind *kind = next_kind(pool->kinds.first); kind; kind = next_kind(kind->place.next)) {
-            if (kind == newest || !kind->target || (of_team && strcmp(kind->team_id, newest->team_id) != 0))
-                continue;
-            count++;
-            if (!oldest || kind->used_ms < oldest->used_ms)
-                oldest = kind;
-        }
-        if (oldest && count >= (of_team && newest->team_id[0] ? (unsigned)KINDS_OF_TEAM : (unsigned)KINDS))
-            oldest->target = 0;
-    }
+    if (newest->team_id[0])
+        forget_oldest(pool, newest, true, KINDS_OF_TEAM);
+    forget_oldest(pool, newest, false, KINDS);
 }
 
 static void free_kind(struct kind *kind)
@@ -395,11 +406,14 @@ static void warm_one(struct pool *pool, struct pooled *one)
     struct kind *kind = one->kind;
     struct err err;
 
-    bool ok = driver_warm(pool->all->config.driver, one->sandbox->id, &err) &&
-              guest_warm(one->guestlink_fd, clock_mono_ms() + WARM_MS, &err) == GUEST_YES;
+    bool has_zygote = driver_warm(pool->all->config.driver, one->sandbox->id, &err);
+    bool ok = has_zygote && guest_warm(one->guestlink_fd, clock_mono_ms() + WARM_MS, &err) == GUEST_YES;
     auto_unlock pthread_mutex_t *held = lock_mutex(&pool->all->lock);
     kind->making--;
     if (one->has_exited) {
+        if (fail(&kind->warm))
+            log_warn("pool: sandbox %s ended while an interpreter was made in it", one->sandbox->id);
+        pool->figures.failed++;
         pool->total--;
         free_pooled(pool, one);
         return;
@@ -409,7 +423,9 @@ static void warm_one(struct pool *pool, struct pooled *one)
         kind->warm.pause_ms = 0;
     } else {
         log_debug("pool: no interpreter waits in sandbox %s: %s", one->sandbox->id, err_text(&err));
-        one->cannot_warm = err.kind != ERR_UNAVAILABLE && err.kind != ERR_TIMEOUT;
+        if (has_zygote)
+            one->warm_at_ms = clock_mono_ms() + (WARM_AGAIN_MS << one->warm_failures++);
+        one->cannot_warm = (err.kind != ERR_UNAVAILABLE && err.kind != ERR_TIMEOUT) || one->warm_failures == WARM_TRIES;
         (void)fail(&kind->warm); /* the zygote may take some seconds to warm up itself */
     }
     join_ready(one);
@@ -514,10 +530,10 @@ static struct pooled *choose_warm(const struct pool *pool, uint64_t now_ms, uint
         for (struct pooled *one = first_ready(kind); one; one = next_ready(one->place.next)) {
             if (one->is_warm || one->cannot_warm)
                 continue;
-            if (!kind->warm.pause_ms || kind->warm.at_ms <= now_ms)
+            uint64_t at_ms = MAX(kind->warm.pause_ms ? kind->warm.at_ms : 0, one->warm_at_ms);
+            if (at_ms <= now_ms)
                 return one;
-            *next_ms = MIN(*next_ms, kind->warm.at_ms);
-            break;
+            *next_ms = MIN(*next_ms, at_ms);
         }
     }
     return NULL;
@@ -707,7 +723,8 @@ bool pool_exited(struct pool *pool, struct str id)
     one->has_exited = true;
     if (!one->place.in)
         return true; /* the job that has it looks */
-    log_warn("pool: sandbox %s ended while it waited", one->sandbox->id);
+    if (fail(&one->kind->start))
+        log_warn("pool: sandbox %s ended while it waited", one->sandbox->id);
     leave_ready(one);
     pool->total--;
     pool->figures.failed++;

@@ -256,6 +256,38 @@ static void a_team_that_uses_many_kinds_keeps_the_last_few(void **state)
         usleep(500);
 }
 
+/* The table is full: what a team adds is not at the cost of those who have fewer. */
+static void a_team_that_uses_many_kinds_drives_out_its_own(void **state)
+{
+    enum { KINDS = 32, KINDS_OF_TEAM = 8 }; /* as in pool.c */
+    static const struct str teams[] = { STR_INIT("a"), STR_INIT("b"), STR_INIT("c"), STR_INIT("d") };
+    struct rig *rig = *state;
+    uint32_t memory_mb = 512;
+
+    for (size_t team = 0; team < COUNT_OF(teams); team++) {
+        rig->want.team_id = teams[team];
+        for (int i = 0; i < KINDS_OF_TEAM; i++) {
+            rig->want.memory_mb = memory_mb++;
+            (void)create_calmly(rig);
+        }
+    }
+    while (figures(rig).kinds != KINDS)
+        usleep(500);
+    for (int i = 0; i < KINDS_OF_TEAM; i++) {
+        rig->want.memory_mb = memory_mb++;
+        (void)create_calmly(rig);
+        while (figures(rig).kinds != KINDS || workers_busy(rig->workers))
+            usleep(500);
+    }
+    /* Those of team "a" are the oldest of all, and still there: no kind is added for them. */
+    rig->want.team_id = teams[0];
+    for (uint32_t i = 0; i < KINDS_OF_TEAM; i++) {
+        rig->want.memory_mb = 512 + i;
+        (void)rig_create(rig);
+        assert_int_equal(figures(rig).kinds, KINDS);
+    }
+}
+
 static void a_start_that_is_given_up_leaves_nothing(void **state)
 {
     struct rig *rig = *state;
@@ -530,6 +562,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(there_are_never_more_than_the_operator_allows, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(two_kinds_share_the_pool_and_leave_it_at_that, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_team_that_uses_many_kinds_keeps_the_last_few, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_team_that_uses_many_kinds_drives_out_its_own, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_start_that_is_given_up_leaves_nothing, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_guest_that_refuses_has_a_beginning_and_an_end, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(it_is_empty_while_memory_is_short, set_up, rig_tear_down),
