@@ -4,7 +4,7 @@
  * killed as soon as its last command has ended: what has reached the host's socket by then is read.
  *
  * A link that ends leaves the copy here, and the next link begins with it: no line is lost with a connection, and none is sent
- * in half. The same front could be told a LOG twice, if the link broke as it said TAKEN.
+ * in half. The same front may be told a LOG twice; it knows the last ones again (sandbox/logs.c).
  */
 #include "guest/journal.h"
 

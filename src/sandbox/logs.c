@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -18,6 +19,8 @@
 
 /* What one LOG takes at most: each line has less than 64 bytes besides its text. */
 enum { INPUT_BYTES = GUESTLINK_HEADER_BYTES + 64 + LIMIT_LOG_BATCH * (LIMIT_LOG_TEXT_BYTES + 64) };
+
+enum { HEARD = 4 }; /* messages of guestd that are known again: it has one under way at a time */
 
 /* Of a refusal: the sentence has a host name in it. */
 enum { REFUSED_TEXT_BYTES = 512, REFUSED_RULE_BYTES = 64, REFUSED_DESTINATION_BYTES = 300 };
@@ -36,6 +39,12 @@ struct book {
     struct line *first, **last;
     size_t bytes, count;
     size_t refused_bytes; /* of `bytes`, lines about refusals */
+    /*
+     * Sums of guestd's last messages. It says one again on a new link if it has not read that it was taken, and the old link may
+     * still bring it too. Its lines have their times, so no two messages are alike.
+     */
+    uint64_t heard[HEARD];
+    unsigned next_heard;
 };
 
 struct reader {
@@ -218,13 +227,24 @@ static struct sandbox_log log_of(const struct guestlink_log_line *line, const st
     };
 }
 
-static void write_down(struct reader *reader, const struct guestlink_log *log)
+static bool was_heard(struct book *book, struct str body)
+{
+    uint64_t sum = fnv_add(FNV_START, body);
+
+    for (size_t i = 0; i < HEARD; i++)
+        if (book->heard[i] == sum)
+            return true;
+    book->heard[book->next_heard++ % HEARD] = sum;
+    return false;
+}
+
+static void write_down(struct reader *reader, struct str body, const struct guestlink_log *log)
 {
     int64_t now_us = clock_wall_us();
 
     auto_unlock pthread_mutex_t *held = lock_mutex(&reader->logs->lock);
     struct book *book = map_get(&reader->logs->books, str_from(reader->id));
-    if (!book)
+    if (!book || was_heard(book, body))
         return;
     if (log->dropped)
         book_add(book, &(struct sandbox_log){ .at_us = now_us, .kind = SANDBOX_LOG_DROPPED, .count = log->dropped });
@@ -254,7 +274,7 @@ static bool take_body(struct reader *reader, struct str body)
     bool fine = guestlink_read(body, &arena, &message, &ignored);
     bool is_log = fine && message.type == GUESTLINK_LOG;
     if (is_log)
-        write_down(reader, &message.log);
+        write_down(reader, body, &message.log);
     arena_done(&arena);
     /*
      * An error answers a message of ours that is newer than this guestd, whose sandbox has outlived an upgrade. READY

@@ -68,7 +68,7 @@ static void the_oldest_lines_go_when_there_are_too_many(void **state)
     size_t count;
 
     for (int i = 0; i < 5; i++)
-        tell(rig, box.id, 1, LIMIT_LOG_BATCH, long_one);
+        tell(rig, box.id, 1 + i, LIMIT_LOG_BATCH, long_one);
     tell(rig, box.id, 1, 1, STR("last"));
     (void)wait_for(rig, box.id, STR("last"), &count);
     assert_true(count > 100 && count * LIMIT_LOG_TEXT_BYTES < LIMIT_LOG_BYTES);
@@ -108,6 +108,24 @@ static void a_message_is_taken_whole_and_the_next_front_asks_for_the_rest(void *
     MUST(sandbox_kill(rig->all, rig->want.team_id, box.id, "request", &err));
     (void)logs_of(rig, box.id, &count);
     assert_int_equal(count, 2);
+}
+
+/* A new link begins with what guestd does not know to be taken, and it may have been. */
+static void what_is_told_again_is_written_once(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info box = rig_create(rig);
+    size_t count;
+
+    tell(rig, box.id, 1, 1, STR("first"));
+    tell(rig, box.id, 2, 1, STR("second"));
+    tell(rig, box.id, 1, 1, STR("first"));
+    tell(rig, box.id, 2, 1, STR("second"));
+    tell(rig, box.id, 3, 1, STR("third"));
+    struct sandbox_log *list = wait_for(rig, box.id, STR("third"), &count);
+    assert_int_equal(count, 3);
+    CHECK_STR(list[0].text, STR("first"));
+    CHECK_STR(list[1].text, STR("second"));
 }
 
 /* A sandbox that has outlived an upgrade has a guestd that does not know all that we say. */
@@ -181,6 +199,7 @@ int main(void)
         RUNNING(what_guestd_tells_is_kept_for_its_team_and_outlives_the_sandbox),
         RUNNING(the_oldest_lines_go_when_there_are_too_many),
         RUNNING(a_message_is_taken_whole_and_the_next_front_asks_for_the_rest),
+        RUNNING(what_is_told_again_is_written_once),
         RUNNING(an_older_guestd_may_answer_with_an_error),
         RUNNING(a_guestd_that_talks_nonsense_is_not_listened_to),
         RUNNING(a_link_that_guestd_does_not_read_is_replaced_by_a_new_one),
