@@ -82,6 +82,7 @@ def serve_cells():
         rehearse()
         if message.get("tell"):  # an older guestd takes no W
             here.link.send("W")
+        here.link.done()
         message = here.link.receive()
     if not message:
         return
@@ -92,14 +93,38 @@ def serve_cells():
     time.tzset()
     enter_directory(message["cwd"], message["env"].get("HOME", "/"))
     here.link.send("R")
+    here.link.done()
+    begun = []
     while True:
-        message = call_until_done(here.link.receive)
+        try:
+            run_cells(begun)
+            return
+        except Exception as failure:
+            if isinstance(failure, OSError) and failure.errno:
+                raise  # user code has closed the link
+            print_stray_error()
+
+
+def run_cells(begun):
+    """
+    A signal handler that a cell has set may raise anywhere in our own code. The error is printed, and this is called again: it
+    goes on where it was. A cell whose number is in `begun` is not run a second time.
+    """
+    while True:
+        here.link.running = False
+        message = here.link.receive()
         if not message:
             return
-        run_cell(message)
+        if message["cell"] not in begun:
+            begun[:] = [message["cell"]]
+            run_cell(message)
+        here.link.running = False
+        flush_standard()
+        here.link.send("D", str(message["cell"]))  # sending it twice is fine: guestd compares the number
         if here.shell.wants_exit:
             flush_files()
             return
+        here.link.done()
 
 
 def enter_directory(wanted, home):
@@ -114,17 +139,6 @@ def enter_directory(wanted, home):
     except OSError:
         os.chdir("/")
     print(f"The directory {wanted} cannot be entered ({why}): this context works in {os.getcwd()}.", file=sys.stderr)
-
-
-def call_until_done(function, *arguments):
-    """A signal handler that a cell has set may raise inside our own code. The error is printed and the call repeated."""
-    while True:
-        try:
-            return function(*arguments)
-        except Exception as failure:
-            if isinstance(failure, OSError) and failure.errno:
-                raise  # user code has closed the link
-            print_stray_error()
 
 
 def print_stray_error():
@@ -185,12 +199,6 @@ def run_cell(message):
         pass
     except BaseException as failure:  # of the shell itself; the shell reports errors of the cell
         here.link.error(type(failure).__name__, text_of(failure), "")
-    call_until_done(end_cell, message["cell"])
-
-
-def end_cell(number):
-    flush_standard()
-    here.link.send("D", str(number))  # sending it twice is fine: guestd compares the number
 
 
 class Environment:

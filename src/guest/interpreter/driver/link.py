@@ -18,7 +18,7 @@ class Link:
     """
     User code displays results from threads and from signal handlers, and a handler may raise in the middle of any method here (an
     interrupt does). So one thread sends at a time, the next send() finishes a frame that was half sent, and receive() keeps a
-    message that was half read.
+    message that was half read, or read and not yet done.
     """
 
     def __init__(self, fd):
@@ -53,12 +53,13 @@ class Link:
             del self.frames[0]
 
     def receive(self):
-        """The next message, or None when guestd has closed."""
+        """The next message, or None when guestd has closed. The same again until done()."""
         if not self._gather(4) or not self._gather(4 + struct.unpack(">I", b"".join(self.pieces)[:4])[0]):
             return None
-        message = loads(b"".join(self.pieces)[4:])
+        return loads(b"".join(self.pieces)[4:])
+
+    def done(self):
         self.pieces = []
-        return message
 
     def _gather(self, size):
         """Reads until `size` bytes of the message are there. False when guestd has closed."""

@@ -4,6 +4,10 @@ Output and error are real pipes at descriptors 1 and 2, so output of subprocesse
 printed text can never be taken for a frame. The input is empty.
 """
 import sys
+# Not of signal: its function makes an enum of each number, which is slow, and drops a ValueError meanwhile.
+from _signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask, valid_signals
+
+HELD_BACK = valid_signals() - {SIGINT}  # an interrupt is no Exception, and ends a flush() of the user's own
 
 
 def standard_streams():
@@ -18,12 +22,20 @@ def standard_streams():
 
 
 def flush_standard():
-    """The current streams and our own: user code may have replaced ours while half a line was in them."""
-    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
-        try:
-            getattr(sys, name).flush()
-        except (Exception, SystemExit):  # user code may have put any object there, or none
-            pass
+    """
+    The current streams and our own: user code may have replaced ours while half a line was in them. A signal handler that a cell
+    has set may raise; its error must not be dropped as that of a stream, so signals wait until the end.
+    """
+    before = pthread_sigmask(SIG_BLOCK, ())
+    try:
+        pthread_sigmask(SIG_BLOCK, HELD_BACK)  # a handler that is due runs in this call, with the signals held back
+        for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+            try:
+                getattr(sys, name).flush()
+            except (Exception, SystemExit):  # user code may have put any object there, or none
+                pass
+    finally:
+        pthread_sigmask(SIG_SETMASK, before)
 
 
 class StdinNotImplementedError(RuntimeError):
