@@ -12,7 +12,7 @@
 
 enum {
     LOOK_MS = 4000,   /* a fork ends by itself if guestd does not move it for three seconds (enter.c) */
-    STRAYS_MAX = 512, /* of one look, each once for each tree. A zygote makes 16 in a second if all get stuck */
+    STRAYS_MAX = 512, /* of one look; others are seen at the next one. A zygote makes 16 in a second if all get stuck */
 };
 
 struct stray {
@@ -61,11 +61,20 @@ struct round {
     unsigned count;
 };
 
+/* Each tree names it again. */
+static bool is_found(const struct round *round, pid_t pid)
+{
+    for (unsigned i = 0; i < round->count; i++)
+        if (round->found[i].pid == pid)
+            return true;
+    return false;
+}
+
 static bool look_at(void *context, pid_t pid)
 {
     struct round *round = context;
 
-    if (!is_inside(round->strays, pid))
+    if (is_found(round, pid) || !is_inside(round->strays, pid))
         return true;
     auto_close int pidfd = take_seen(round->strays, pid);
     if (pidfd >= 0) {
@@ -73,10 +82,10 @@ static bool look_at(void *context, pid_t pid)
         (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* or it has ended, and the number is another's now */
         return true;
     }
-    pidfd = pidfd_open(pid, 0);
-    if (pidfd >= 0) /* perhaps a second time, from another tree */
+    /* A zygote that a hostile template has changed can have any number of them. */
+    if (round->count < STRAYS_MAX && (pidfd = pidfd_open(pid, 0)) >= 0)
         round->found[round->count++] = (struct stray){ .pid = pid, .pidfd = take_fd(&pidfd) };
-    return round->count < STRAYS_MAX;
+    return true;
 }
 
 static void forget(struct strays *strays)
