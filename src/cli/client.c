@@ -69,9 +69,12 @@ static bool is_default(const char *data)
     return strcmp(data, CLI_DATA_DEFAULT) == 0;
 }
 
-const char *client_listen_hint(const char *address)
+struct str client_listen_again(struct cli *cli)
 {
-    return strcmp(address, "127.0.0.1:7070") ? " (name --listen again)" : "";
+    struct err ignored;
+    auto_free char *line = read_line(cli_data(cli), "server", &ignored);
+
+    return line && strcmp(line, CLI_LISTEN_DEFAULT) != 0 ? arena_format(&cli->arena, " --listen %.60s", line) : STR("");
 }
 
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
@@ -319,9 +322,9 @@ bool client_call(struct client *client, const char *method, struct str target, s
                            client->cli->url ? "--url" : "E2B_API_URL",
                            client->cli->url ? "leave --url out" : "unset E2B_API_URL and E2B_API_KEY");
         if (err->sys == ECONNREFUSED)
-            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s` starts one%s",
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s%.*s` starts one",
                            client->address, cli_program_as_root(), cli_same_server(client->cli),
-                           client_listen_hint(client->address));
+                           STR_ARG(client_listen_again(client->cli)));
         return err_wrap(err, "%s at %s", method, client->address);
     }
     if (answer.status == 401)

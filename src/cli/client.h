@@ -98,8 +98,8 @@ const char *client_url(const struct cli *cli, enum client_as as);
 bool client_is_elsewhere(struct cli *cli) must_use;
 /* The address that the server of that data directory listens on; 0.0.0.0 becomes 127.0.0.1, which can be dialled. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
-/* For advice to start it: what to add, if this is not the default. */
-const char *client_listen_hint(const char *address);
+/* For a command that starts it again: " --listen ADDRESS", or nothing if that is the default. In cli's arena. */
+struct str client_listen_again(struct cli *cli);
 /* False if the server of this directory was started with --mail off. */
 bool client_server_has_mail(const char *data);
 /*

@@ -17,6 +17,7 @@
 #include "base/str.h"
 
 #define CLI_DATA_DEFAULT "/var/lib/cloister"
+#define CLI_LISTEN_DEFAULT "127.0.0.1:7070"
 
 /* Which options a command takes. */
 enum {

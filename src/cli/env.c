@@ -27,8 +27,8 @@ static void warn_when_silent(struct cli *cli, const char *address)
     if (cli->url)
         fprintf(cli->note, "warning: no server answers at %s\n", address);
     else
-        fprintf(cli->note, "warning: no server answers at %s, the last address of %s; `%s serve%s` starts one%s\n",
-                address, cli_data(cli), cli_program_as_root(), cli_same_server(cli), client_listen_hint(address));
+        fprintf(cli->note, "warning: no server answers at %s, the last address of %s; `%s serve%s%.*s` starts one\n",
+                address, cli_data(cli), cli_program_as_root(), cli_same_server(cli), STR_ARG(client_listen_again(cli)));
 }
 
 bool env_run(struct cli *cli, struct err *err)

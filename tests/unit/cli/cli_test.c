@@ -282,7 +282,28 @@ static void env_warns_when_no_server_answers(void **state)
     CHECK_HAS(outcome.out, "export E2B_API_URL=http://127.0.0.1:1\n");
     CHECK_HAS(outcome.note, "warning: no server answers at 127.0.0.1:1, the last address of /tmp/");
     CHECK_HAS(outcome.note, "cloister serve --data /tmp/");
+    CHECK_HAS(outcome.note, " --listen 127.0.0.1:1` starts one\n");
     fake_data_dir_remove(data);
+}
+
+static void advice_to_start_the_server_names_the_address_that_it_had(void **state)
+{
+    static const struct {
+        const char *server, *advice;
+    } rows[] = {
+        { "0.0.0.0:1", " --listen 0.0.0.0:1` starts one" },
+        { "[::]:1", " --listen [::]:1` starts one" },
+        { "127.0.0.1:1", " --listen 127.0.0.1:1` starts one" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const char *data = fake_data_dir(rows[i].server);
+        RUN(&outcome, "sandbox", "list", "--data", data);
+        assert_int_equal(outcome.exit_code, 8);
+        CHECK_HAS(outcome.note, rows[i].advice);
+        fake_data_dir_remove(data);
+    }
 }
 
 static void a_server_that_is_not_there_is_exit_code_8(void **state)
@@ -802,6 +823,7 @@ int main(void)
         CASE(env_has_lines_for_mail_when_there_is_a_first_inbox),
         CASE(env_says_what_to_do_when_no_server_has_run),
         CASE(env_warns_when_no_server_answers),
+        CASE(advice_to_start_the_server_names_the_address_that_it_had),
         CASE(a_server_that_is_not_there_is_exit_code_8),
     };
     const struct CMUnitTest with_server[] = {
