@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -93,15 +94,13 @@ static bool uid_is_ours(uint32_t uid)
     return uid >= INBOX_UID_FIRST && uid - INBOX_UID_FIRST < INBOX_UID_COUNT;
 }
 
-/* FNV-1a: it only has to spread. Front chooses the name, and gets no more than an id of this range. */
+/* The hash only has to spread. Front chooses the name, and gets no more than an id of this range. */
 static uint32_t uid_choose(const struct inboxes *inboxes, const char *inbox_id)
 {
-    uint32_t hash = 2166136261u;
+    uint64_t hash = fnv_add(FNV_START, str_from(inbox_id));
 
-    for (const char *at = inbox_id; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 16777619u;
     for (uint32_t i = 0; i < INBOX_UID_COUNT; i++) {
-        uint32_t uid = INBOX_UID_FIRST + (hash + i) % INBOX_UID_COUNT;
+        uint32_t uid = INBOX_UID_FIRST + (uint32_t)((hash + i) % INBOX_UID_COUNT);
         if (!uid_is_taken(inboxes, uid))
             return uid;
     }

@@ -88,12 +88,12 @@ enum exit_cause {
     EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
     EXIT_NO_MEMORY,     /* guestd used more than its own memory limit, and the kernel killed it */
     EXIT_KERNEL_MEMORY, /* its sockets made the kernel hold more memory than it may have, and keeper stopped it */
-    EXIT_LEFT_PAGES,    /* it was gone before; the kernel keeps memory for it, because others hold pages of it */
+    EXIT_LEFT_PAGES, /* no end: its cgroup is removed, and the kernel keeps memory for it, because others hold pages of it */
     EXIT_CAUSE_COUNT,
 };
 /*
- * The sandbox is gone. Called once for each, on the driver's loop, also for those that driver_stop() ended; perhaps once more with
- * EXIT_LEFT_PAGES.
+ * The sandbox is gone. Called once for each, on the driver's loop, also for those that driver_stop() ended. With EXIT_LEFT_PAGES
+ * it says something else: of a sandbox that is gone, perhaps once more; of one that is parked, each time perhaps, and it stays.
  */
 typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cause);
 

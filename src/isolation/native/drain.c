@@ -60,7 +60,8 @@ struct drain {
     uint64_t due_ms;      /* in `late`: when it is drained again; before: even if its files are there */
     unsigned early_tries; /* while its files were there */
     unsigned tries;
-    bool is_drained; /* a child has worked on it to the end */
+    bool is_taken;   /* a child works on it… */
+    bool is_drained; /* …and one has done so to the end */
     bool is_left;    /* it is removed with its pages */
 };
 
@@ -249,7 +250,8 @@ static void finish_taken(struct drains *drains, bool is_drained)
 {
     for (; drains->taken; drains->taken--) {
         struct drain *drain = drains->first;
-        drain->is_drained |= is_drained;
+        drain->is_drained |= drain->is_taken && is_drained;
+        drain->is_taken = false;
         if (is_over(drains, drain)) {
             remove_at(drains, &drains->first);
         } else {
@@ -320,7 +322,8 @@ static bool take(struct drains *drains, struct drain *drain, int *out_fd, const 
     /* Or this kernel takes nothing back. */
     drain->is_left =
         (pages == PAGES_MANY && may_leave(drains)) || !cgroup_open_drain(drains->cgroups, drain->id, out_fd, out_text);
-    return !drain->is_left;
+    drain->is_taken = !drain->is_left;
+    return drain->is_taken;
 }
 
 static void is_overdue(struct timer *timer)

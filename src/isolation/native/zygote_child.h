@@ -19,8 +19,9 @@ enum {
 };
 
 /*
- *   control   keeper -> zygote, after the two texts of ZYGOTE_BOOT: ZYGOTE_SOCKET with descriptors as enter.h orders them.
- *             The zygote ends when it closes.
+ *   control   keeper -> zygote, after the two texts of ZYGOTE_BOOT: ZYGOTE_SOCKET, the
+ *             sandbox's slot (4 bytes, ours) and descriptors as enter.h orders them: a later socket of a slot takes the
+ *             place of the one before. The zygote ends when it closes.
  *   report    zygote -> keeper, a letter each: ZYGOTE_READY once; ZYGOTE_TAKEN for each socket; ZYGOTE_BUSY before it does
  *             something that may take long, ZYGOTE_IDLE after it; ZYGOTE_WARM once, when its imports are done; ZYGOTE_FAILED
  *             and a sentence when it cannot start.

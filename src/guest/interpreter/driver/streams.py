@@ -24,7 +24,8 @@ def standard_streams():
 def flush_standard():
     """
     The current streams and our own: user code may have replaced ours while half a line was in them. A signal handler that a cell
-    has set may raise; its error must not be dropped as that of a stream, so signals wait until the end.
+    has set may raise; its error must not be dropped as that of a stream, so signals wait until the end. (If the cell has started
+    threads, the kernel may give a signal to one of them, and Python runs the handler here all the same.)
     """
     before = pthread_sigmask(SIG_BLOCK, ())
     try:
