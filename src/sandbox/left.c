@@ -15,7 +15,7 @@
 #include "sandbox/inside.h"
 
 enum {
-    ENDED_MAX = 16384, /* as many may end while the driver still tries with the first: 46 seconds on cgroups v2 */
+    ENDED_MAX = 32768, /* as many may end while the driver still tries with the first: two minutes, see drain.c */
     TEAMS_MAX = 64,    /* of more than these, the one with the fewest is forgotten */
     FORGET_MS = 60 * 1000,
 };

@@ -131,6 +131,7 @@ static void ports_read(struct sandbox *sb, struct str text)
 bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err *err)
 {
     sb->team_id = arena_copy(&sb->arena, row->team_id);
+    sb->paying_team_id = sb->team_id; /* those of builds, which another pays for, end with the front before us */
     sb->template_id = arena_copy(&sb->arena, row->template_id);
     sb->alias = arena_copy(&sb->arena, row->alias);
     sb->guestd_version = arena_copy(&sb->arena, row->guestd_version);
