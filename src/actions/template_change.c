@@ -176,6 +176,9 @@ static bool delete_built(const struct actions *actions, struct str id, struct ar
         !store_built_remove(actions->store, id, err))
         return false;
     cancel(actions, builds, count);
+    for (size_t i = 0; i < count; i++)
+        if (builds[i].state == BUILD_READY)
+            sandboxes_retire(actions->sandboxes, builds[i].layers, builds[i].layer_count);
     log_info("template %.*s: deleted, with %zu builds", STR_ARG(id), count);
     return true;
 }
@@ -277,9 +280,12 @@ bool action_tags_assign(const struct actions *actions, const struct caller *call
     if (!own_space(actions, caller, target, arena, &ref, err) ||
         !tags_parse(tags, count, arena, out_tags, out_count, err) ||
         !template_named(actions, caller, target, arena, &found, err) || !own_built(&found, err) ||
-        !template_build_of(actions, caller, &found, arena, &build, err) ||
-        !store_tag_assign(actions->store, found.id, build.build->id, *out_tags, *out_count, err))
+        !template_build_of(actions, caller, &found, arena, &build, err))
         return false;
+    const struct replaced replaced = replaced_find(actions->store, found.id, *out_tags, *out_count, arena);
+    if (!store_tag_assign(actions->store, found.id, build.build->id, *out_tags, *out_count, err))
+        return false;
+    replaced_retire(&replaced, actions->sandboxes, build.build->id);
     *out_build_id = build.build->id;
     return true;
 }
@@ -299,8 +305,13 @@ bool action_tags_remove(const struct actions *actions, const struct caller *call
         if (str_eq(tags[i], STR("default")))
             return err_set(err, ERR_INVALID,
                            "the tag 'default' cannot be removed; tag another build as default, or delete the template");
-    return template_named(actions, caller, name, arena, &found, err) && own_built(&found, err) &&
-           store_tag_remove(actions->store, found.id, tags, count, err);
+    if (!template_named(actions, caller, name, arena, &found, err) || !own_built(&found, err))
+        return false;
+    const struct replaced replaced = replaced_find(actions->store, found.id, tags, count, arena);
+    if (!store_tag_remove(actions->store, found.id, tags, count, err))
+        return false;
+    replaced_retire(&replaced, actions->sandboxes, STR(""));
+    return true;
 }
 
 /* What clients need is a UUID; a snapshot's build has another id, which it is derived from. */

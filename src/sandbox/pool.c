@@ -8,7 +8,8 @@
  *
  *   up      to the number of creates within RECENT_MS, at once
  *   down    by half for each SHRINK_MS in which that many were not asked for, but not below LEAST
- *   gone    after FORGET_MS without a create
+ *   gone    after FORGET_MS without a create, or when its template was built again or deleted. If another tag still means the
+ *           old build, the next create of it begins anew
  *
  * One that waits is a struct sandbox in state STARTING that is in no map of the manager: no call finds it, no limit counts it,
  * and it has no row. So the next front ends those that this one leaves, as all that keeper holds and the store does not know.
@@ -140,15 +141,20 @@ static struct pooled *first_ready(const struct kind *kind)
     return next_ready(kind->ready.first);
 }
 
-static bool is_of_kind(const struct kind *kind, const struct sandbox_want *want)
+static bool has_layers(const struct kind *kind, const struct str *layers, uint32_t layer_count)
 {
-    if (kind->cpu_count != want->cpu_count || kind->memory_mb != want->memory_mb ||
-        kind->layer_count != want->layer_count)
+    if (kind->layer_count != layer_count)
         return false;
-    for (uint32_t i = kind->layer_count; i > 0; i--) /* the topmost differ first */
-        if (!str_eq(kind->layers[i - 1], want->layers[i - 1]))
+    for (uint32_t i = layer_count; i > 0; i--) /* the topmost differ first */
+        if (!str_eq(kind->layers[i - 1], layers[i - 1]))
             return false;
     return true;
+}
+
+static bool is_of_kind(const struct kind *kind, const struct sandbox_want *want)
+{
+    return kind->cpu_count == want->cpu_count && kind->memory_mb == want->memory_mb &&
+           has_layers(kind, want->layers, want->layer_count);
 }
 
 static struct kind *find_kind(struct pool *pool, const struct sandbox_want *want)
@@ -341,11 +347,13 @@ static void look_at_memory(struct pool *pool, uint64_t now_ms)
 
 /* ---- a worker's part ---- */
 
-/* True if it is the first time in a row. */
+/* True if it is the first time in a row. What fails during a pause may have the same cause: it makes the pause no longer. */
 static bool fail(struct again *again)
 {
     bool is_first = again->pause_ms == 0;
 
+    if (!is_first && clock_mono_ms() < again->at_ms)
+        return false;
     again->pause_ms = is_first ? RETRY_FIRST_MS : MIN(again->pause_ms * 2, (uint64_t)RETRY_MAX_MS);
     again->at_ms = clock_mono_ms() + again->pause_ms;
     return is_first;
@@ -755,6 +763,16 @@ void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bo
     kind->used_ms = clock_mono_ms();
     kind->uses_code |= code;
     look_again(pool);
+}
+
+void sandboxes_retire(struct sandboxes *all, const struct str *layers, uint32_t layer_count)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+
+    for (struct kind *kind = next_kind(all->pool->kinds.first); kind; kind = next_kind(kind->place.next))
+        if (has_layers(kind, layers, layer_count))
+            kind->target = 0;
+    look_again(all->pool);
 }
 
 void sandbox_note_code(struct sandbox *sb)

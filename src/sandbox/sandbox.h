@@ -94,6 +94,8 @@ struct sandbox_want;
 struct pool_figures sandboxes_pool_figures(struct sandboxes *all);
 /* Creates with these layers, CPUs and memory are likely: some are started for them; code: with an interpreter. Any thread. */
 void sandboxes_expect(struct sandboxes *all, const struct sandbox_want *want, bool code);
+/* Creates with these layers are not likely any more: none waits for them until there is another one. Any thread. */
+void sandboxes_retire(struct sandboxes *all, const struct str *layers, uint32_t layer_count);
 /* Ends all that wait, and starts no more. Any thread; it is empty a moment later. */
 void sandboxes_close_pool(struct sandboxes *all);
 bool sandboxes_pool_is_empty(struct sandboxes *all) must_use;

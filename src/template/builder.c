@@ -90,6 +90,17 @@ static void drop_image(struct build *build, const struct build_row *row)
         log_warn("build %.*s: its image stays until the next start: %s", STR_ARG(row->id), err_text(&err));
 }
 
+static struct replaced find_replaced(struct build *build)
+{
+    struct store *store = build->builder->config.store;
+    struct build_row row;
+    struct err ignored; /* it was deleted */
+
+    if (!store_build_get(store, build->want.build_id, &build->arena, &row, &ignored))
+        return (struct replaced){ 0 };
+    return replaced_find(store, row.template_id, row.tags, row.tag_count, &build->arena);
+}
+
 static bool run_all(struct build *build, struct build_row *row, uint64_t since_ms)
 {
     struct err err;
@@ -107,9 +118,12 @@ static bool run_all(struct build *build, struct build_row *row, uint64_t since_m
     build_say(build, BUILD_INFO, "Build finished, took %llus",
               (unsigned long long)((clock_mono_ms() - since_ms) / 1000));
     log_flush(build);
+    const struct replaced replaced = find_replaced(build);
     if (build_goes_on(build) &&
-        (store_build_finish(build->builder->config.store, row, &err) || build_fail_err(build, &err)))
+        (store_build_finish(build->builder->config.store, row, &err) || build_fail_err(build, &err))) {
+        replaced_retire(&replaced, build->builder->config.sandboxes, row->id);
         return true;
+    }
     drop_image(build, row);
     return false;
 }

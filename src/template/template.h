@@ -122,6 +122,18 @@ struct build_want {
  * template with one of the same tags are cancelled. ERR_CONFLICT: not waiting. ERR_LIMIT: too many builds of this team.
  */
 bool builder_start(struct builder *builder, const struct build_want *want, struct err *err) must_use;
+
+/* ---- builds that a tag means no more: replaced.c ---- */
+
+struct replaced {
+    struct build_row *builds;
+    uint32_t count;
+};
+/* Before a change of tags: the ready builds that they mean. */
+struct replaced replaced_find(struct store *store, struct str template_id, const struct str *tags, uint32_t count,
+                              struct arena *arena);
+/* After it: the pool makes no more sandboxes of them. build_id: what the tags mean now; empty: nothing. */
+void replaced_retire(const struct replaced *replaced, struct sandboxes *sandboxes, struct str build_id);
 /* Fine if there is no such build, or not any more. It is over soon after. */
 void builder_cancel(struct builder *builder, struct str build_id, const char *why);
 

@@ -551,15 +551,18 @@ def test_a_template_that_is_built_again_or_deleted_is_not_given_out(pool_server)
         box = taken(pool_server, templateID=name)
         assert use(pool_server, box).files.read("/srv/text") == "one\n"
         kill(pool_server, box)
+    kinds = figures(pool_server)["kinds"]
 
     assert build(pool_server, name, "two") == template
     for _ in range(3):
         box = pool_server.create(templateID=name)
         assert use(pool_server, box).files.read("/srv/text") == "two\n"
         kill(pool_server, box)
+    assert wait_for(lambda: figures(pool_server)["kinds"] == kinds), figures(pool_server)  # none waits for the old one
 
     assert pool_server.api("DELETE", f"/templates/{template}").status in (200, 204)
     assert pool_server.api("POST", "/v2/sandboxes", {"templateID": name}).status == 404
+    assert wait_for(lambda: figures(pool_server)["kinds"] == kinds - 1), figures(pool_server)
 
 
 def test_a_template_that_changes_during_creates_is_not_given_out_afterwards(pool_server):

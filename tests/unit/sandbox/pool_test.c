@@ -429,6 +429,29 @@ static void a_team_that_leaves_pages_makes_no_sandboxes_while_memory_is_short(vo
     fclose(memory);
 }
 
+static void a_sandbox_that_is_found_again_may_hold_its_teams_pages(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    FILE *memory = tmpfile();
+
+    rig_stop(rig);
+    rig->config.meminfo_fd = fileno(memory);
+    write_memory(fileno(memory), 8000);
+    rig_start(rig);
+    struct str holder = rig_create(rig).id;
+    rig_stop(rig);
+    rig_start(rig);
+    leave_pages(rig, LIMIT_LEFT_OF_TEAM);
+    write_memory(fileno(memory), 1500);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    MUST(sandbox_kill(rig->all, TEAM, holder, "request", &err));
+    rig_wait_ended(rig);
+    (void)rig_create(rig);
+    rig_stop(rig);
+    fclose(memory);
+}
+
 static void a_small_machine_has_a_small_pool(void **state)
 {
     struct rig *rig = *state;
@@ -457,6 +480,22 @@ static void what_is_made_of_a_removed_layer_is_ended(void **state)
     assert_int_equal(figures(rig).taken, taken);
 }
 
+static void none_waits_for_a_build_that_was_replaced_until_it_is_used_again(void **state)
+{
+    struct rig *rig = *state;
+
+    fill(rig);
+    sandboxes_retire(rig->all, rig->want.layers, rig->want.layer_count - 1); /* other layers */
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, LEAST);
+    sandboxes_retire(rig->all, rig->want.layers, rig->want.layer_count);
+    wait_ready(rig, 0);
+    while (figures(rig).kinds)
+        usleep(500);
+    (void)create_calmly(rig);
+    wait_ready(rig, LEAST);
+}
+
 static void what_is_expected_waits_before_the_first_create(void **state)
 {
     struct rig *rig = *state;
@@ -466,6 +505,14 @@ static void what_is_expected_waits_before_the_first_create(void **state)
     wait_ready(rig, LEAST);
     (void)rig_create(rig);
     assert_int_equal(figures(rig).taken, 1);
+}
+
+static bool sandbox_is_listed(struct rig *rig, const char *id)
+{
+    struct sandbox_info got;
+    struct err ignored;
+
+    return sandbox_get(rig->all, TEAM, str_from(id), &rig->arena, &got, &ignored);
 }
 
 static void a_start_that_fails_is_tried_again_later(void **state)
@@ -483,6 +530,28 @@ static void a_start_that_fails_is_tried_again_later(void **state)
     rig->fake.start = FAKE_STARTS;
     rig_turn(rig, 2 * RETRY_MS);
     wait_ready(rig, LEAST);
+}
+
+static void those_that_die_together_are_replaced_soon(void **state)
+{
+    struct rig *rig = *state;
+    char ids[1 + MOST][LIMIT_ID_BYTES];
+
+    for (int i = 0; i < MOST; i++)
+        (void)rig_create(rig);
+    rig_turn(rig, REST_MS);
+    wait_ready(rig, MOST);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < rig->fake.held_count; i++)
+        if (!sandbox_is_listed(rig, rig->fake.held[i].id))
+            memcpy(ids[count++], rig->fake.held[i].id, sizeof ids[0]);
+    assert_int_equal(count, MOST);
+    rig->fake.exit_cause = EXIT_PLAIN;
+    for (uint32_t i = 0; i < count; i++)
+        fake_exit(&rig->fake, str_from(ids[i]));
+    assert_int_equal(figures(rig).failed, MOST);
+    rig_turn(rig, RETRY_MS);
+    wait_ready(rig, MOST);
 }
 
 static void a_closed_pool_ends_what_waits(void **state)
@@ -568,10 +637,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_empty_while_memory_is_short, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_team_that_leaves_pages_makes_no_sandboxes_while_memory_is_short, set_up,
                                         rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_sandbox_that_is_found_again_may_hold_its_teams_pages, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_small_machine_has_a_small_pool, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(what_is_made_of_a_removed_layer_is_ended, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(none_waits_for_a_build_that_was_replaced_until_it_is_used_again, set_up,
+                                        rig_tear_down),
         cmocka_unit_test_setup_teardown(what_is_expected_waits_before_the_first_create, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_start_that_fails_is_tried_again_later, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(those_that_die_together_are_replaced_soon, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_closed_pool_ends_what_waits, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(the_next_front_ends_what_waits, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_limit_refuses_before_one_is_taken, set_up, rig_tear_down),
