@@ -54,7 +54,7 @@ enum {
     AT_ONCE = 2,          /* jobs under way, with a worker each; at most one of them warms */
     BYTES_EACH = 4 << 20, /* what one takes, with a warm interpreter: 1.1 MB and 3 */
     KINDS = 32,           /* the one that was not used for longest is forgotten for another… */
-    KINDS_OF_TEAM = 8,    /* …and of those that one team was the first to ask for, the same */
+    KINDS_OF_TEAM = 8,    /* …and of those that only one team has asked for, the same */
     SHARE = 32,           /* --pool auto: the pool has a part of the machine's memory, 1 of so many… */
     SHARE_LOW = 10,       /* …and no pool has anything when less than 1 of so many is available… */
     SHARE_ENOUGH = 8,     /* …until it is this much again */
@@ -88,7 +88,7 @@ struct kind {
     unsigned making;                /* jobs that have one of it, and will make it ready */
     unsigned target;                /* how many should be ready… */
     unsigned share;                 /* …and how many of them fit */
-    char team_id[STORE_UUID_BYTES]; /* that was the first to ask; empty: it was expected */
+    char team_id[STORE_UUID_BYTES]; /* the only one that has asked; empty: several have, or it was expected */
     unsigned recent;                /* creates since recent_ms */
     uint64_t recent_ms;
     uint64_t shrink_ms; /* the target is halved then, unless it is asked for before */
@@ -699,6 +699,8 @@ struct sandbox *pool_take(struct pool *pool, const struct sandbox_want *want, in
     struct kind *kind = find_or_add_kind(pool, want);
     if (kind->is_dropped)
         return NULL;
+    if (!str_eq(str_from(kind->team_id), want->team_id))
+        kind->team_id[0] = '\0';
     if (!kind->target)
         make_room(pool, kind);
     note_demand(pool, kind, clock_mono_ms());

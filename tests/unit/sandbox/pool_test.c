@@ -288,6 +288,27 @@ static void a_team_that_uses_many_kinds_drives_out_its_own(void **state)
     }
 }
 
+static void a_kind_of_several_teams_is_not_driven_out_by_the_first(void **state)
+{
+    enum { KINDS_OF_TEAM = 8 }; /* as in pool.c */
+    struct rig *rig = *state;
+    uint32_t shared = rig->want.memory_mb;
+
+    (void)create_calmly(rig);
+    rig->want.team_id = STR("other");
+    (void)create_calmly(rig);
+    rig->want.team_id = TEAM;
+    for (unsigned i = 1; i <= KINDS_OF_TEAM; i++) {
+        rig->want.memory_mb = shared + i;
+        (void)create_calmly(rig);
+        while (figures(rig).kinds != 1 + i || workers_busy(rig->workers))
+            usleep(500);
+    }
+    rig->want.memory_mb = shared;
+    (void)rig_create(rig);
+    assert_int_equal(figures(rig).kinds, 1 + KINDS_OF_TEAM);
+}
+
 static void a_start_that_is_given_up_leaves_nothing(void **state)
 {
     struct rig *rig = *state;
@@ -632,6 +653,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(two_kinds_share_the_pool_and_leave_it_at_that, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_team_that_uses_many_kinds_keeps_the_last_few, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_team_that_uses_many_kinds_drives_out_its_own, set_up, rig_tear_down),
+        cmocka_unit_test_setup_teardown(a_kind_of_several_teams_is_not_driven_out_by_the_first, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_start_that_is_given_up_leaves_nothing, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(a_guest_that_refuses_has_a_beginning_and_an_end, set_up, rig_tear_down),
         cmocka_unit_test_setup_teardown(it_is_empty_while_memory_is_short, set_up, rig_tear_down),
