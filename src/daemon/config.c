@@ -53,8 +53,9 @@ static const struct option options[] = {
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },
     { "pool", TEXT(pool), "auto",
-      "sandboxes that are started before a create asks for them: as many as were created lately, at most so many (256 "
-      "or fewer), auto (as many as the machine has memory for, up to 128) or off" },
+      "sandboxes that are started before a create asks for them: as many as were created lately, at most so many (1 to "
+      "256), auto (as many as the machine has memory for, up to 128) or off (or 0). They are not counted by "
+      "--sandboxes" },
     { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "running sandboxes of one API key, at most" },
     { "key-requests", NUMBER(key_requests, 0, 1000000), "2000",
       "API requests per second of one key, in bursts of twice as many; 0: no limit" },

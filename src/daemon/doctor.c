@@ -363,8 +363,9 @@ static bool ask_pool(const struct config *config, const struct running *running,
     if (!most)
         (void)snprintf(row->found, sizeof row->found, "off");
     else
-        (void)snprintf(row->found, sizeof row->found, "%lld sandboxes wait, at most %lld; used by %lld of %lld creates",
-                       (long long)ready, (long long)most, (long long)taken, (long long)(taken + missed));
+        (void)snprintf(row->found, sizeof row->found,
+                       "ready: %lld of at most %lld; used by %lld of %lld creates from templates", (long long)ready,
+                       (long long)most, (long long)taken, (long long)(taken + missed));
     row->verdict = is_low ? PROBE_WARN : PROBE_OK;
     if (is_low)
         (void)snprintf(row->fix, sizeof row->fix,

@@ -42,8 +42,8 @@ bool settings_pool(const char *word, uint32_t *out_most, bool *out_auto, struct 
     uint64_t most = strcmp(word, "auto") == 0 ? LIMIT_POOL_AUTO : 0;
 
     if (!most && strcmp(word, "off") != 0 && !str_to_u64(str_from(word), LIMIT_POOL, &most))
-        return err_set(err, ERR_INVALID, "--pool must be auto, off or a number up to %d, not '%.40s'", LIMIT_POOL,
-                       word);
+        return err_set(err, ERR_INVALID, "the option pool must be auto, off or a number from 0 to %d, not '%.40s'",
+                       LIMIT_POOL, word);
     *out_most = (uint32_t)most;
     *out_auto = strcmp(word, "auto") == 0;
     return true;

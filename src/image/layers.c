@@ -269,7 +269,8 @@ bool layers_lock(int data_fd, int *out_lock_fd, struct err *err)
     if (tmp_fd < 0)
         return err_sys(err, "open directory tmp");
     if (flock(tmp_fd, LOCK_EX | LOCK_NB) < 0)
-        return err_set(err, ERR_CONFLICT, "a template is being made in this data directory already");
+        return err_set(err, ERR_CONFLICT,
+                       "a template is being made in this data directory already: wait for that, or use another --data");
     *out_lock_fd = take_fd(&tmp_fd);
     return true;
 }

@@ -121,8 +121,8 @@ static bool fits(const struct sandboxes *all, struct str key_id, unsigned taken,
 
     if (taken >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
-                       "%u sandboxes run or are paused in memory, which is as many as this server holds: kill one, or "
-                       "pause one without its memory",
+                       "%u sandboxes run or are paused in memory, which is as many as this server holds (serve "
+                       "--sandboxes): kill one, or pause one without its memory",
                        config->sandboxes_max);
     if (config->per_key_max && key_id.len && of_key >= config->per_key_max)
         return err_set(err, ERR_LIMIT,
