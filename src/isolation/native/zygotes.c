@@ -406,7 +406,8 @@ static bool take_report(struct zygote *zygote, char letter)
         if (zygote->state != ZYGOTE_STARTING)
             return false;
         zygote->state = ZYGOTE_LIVING;
-        log_info("the zygote of template layer %.12s is ready", zygote->plan.layers[zygote->plan.layer_count - 1]);
+        log_info("the zygote of template layer %.12s runs, and warms up while it is idle",
+                 zygote->plan.layers[zygote->plan.layer_count - 1]);
         return true;
     case ZYGOTE_TAKEN:
         return zygote->unanswered && zygote->unanswered--;
@@ -415,6 +416,8 @@ static bool take_report(struct zygote *zygote, char letter)
         zygote->is_busy = letter == ZYGOTE_BUSY;
         return true;
     case ZYGOTE_WARM:
+        if (!zygote->is_warm)
+            log_info("the zygote of template layer %.12s is warm", zygote->plan.layers[zygote->plan.layer_count - 1]);
         zygote->is_warm = true;
         return true;
     default:
