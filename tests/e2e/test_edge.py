@@ -5,6 +5,8 @@ import hashlib
 import http.client
 import json
 import os
+import pathlib
+import re
 import resource
 import socket
 import struct
@@ -413,22 +415,22 @@ def test_the_root_directory_cannot_be_removed(server, box):
 def test_a_large_file_goes_in_and_out_in_constant_memory(server, box):
     size = 256 << 20
     blob = os.urandom(1 << 20) * (size >> 20)
-    front = server.front_pid()
+    front = pathlib.Path("/proc", str(server.front_pid()))
 
-    def resident():
-        with open(f"/proc/{front}/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
+    def resident(which):
+        return int(re.search(rf"{which}:\s+(\d+) kB", (front / "status").read_text())[1]) << 10
 
-    before = resident()
-    assert (
-        server.edge(
-            "POST", box, "/files?path=/home/user/big", blob, headers={"Content-Type": "application/octet-stream"}
-        ).status
-        == 200
-    )
-    answer = server.edge("GET", box, "/files?path=/home/user/big", headers={"Accept-Encoding": "identity"})
-    assert hashlib.sha256(answer.body).digest() == hashlib.sha256(blob).digest()
-    assert resident() - before < 64 << 20
+    def there_and_back():
+        sent = server.edge("POST", box, "/files?path=/home/user/big", blob, headers={"Content-Type": "application/octet-stream"})
+        assert sent.status == 200
+        answer = server.edge("GET", box, "/files?path=/home/user/big", headers={"Accept-Encoding": "identity"})
+        assert hashlib.sha256(answer.body).digest() == hashlib.sha256(blob).digest()
+
+    there_and_back()  # a build with ASan keeps freed memory up to a limit: it is full afterwards
+    (front / "clear_refs").write_text("5")  # the highest so far is now the present one
+    before = resident("VmRSS")
+    there_and_back()
+    assert resident("VmHWM") - before < 64 << 20
     start(server, box, "rm -f /home/user/big")
 
 
