@@ -7,10 +7,9 @@
  * more sandboxes while the machine is short of memory. Nothing says when the kernel has let go of one. So the count goes down
  * by one each minute, and to nothing when the team has no sandbox that could hold anything.
  */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 #include "sandbox/inside.h"
 
@@ -20,13 +19,13 @@ enum {
     FORGET_MS = 60 * 1000,
 };
 
+/* By FNV-1a: the server makes all ids, at random, and all of the ring is in memory after a while. */
 struct ended {
-    char id[LIMIT_ID_BYTES];
-    char team_id[STORE_UUID_BYTES];
+    uint64_t id, team; /* id 0: it was counted, or there is none */
 };
 
 struct team {
-    char id[STORE_UUID_BYTES];
+    uint64_t id;
     unsigned count; /* 0: this place is free */
     uint64_t at_ms; /* when it was last made smaller */
 };
@@ -47,12 +46,14 @@ void left_free(struct left *left)
     free(left);
 }
 
+static uint64_t hash_of(struct str id)
+{
+    return fnv_add(FNV_START, id);
+}
+
 void left_ended(struct left *left, const char *id, struct str team_id)
 {
-    struct ended *ended = &left->ended[left->next++ % ENDED_MAX];
-
-    (void)snprintf(ended->id, sizeof ended->id, "%s", id);
-    (void)snprintf(ended->team_id, sizeof ended->team_id, "%.*s", STR_ARG(team_id));
+    left->ended[left->next++ % ENDED_MAX] = (struct ended){ hash_of(str_from(id)), hash_of(team_id) };
 }
 
 static void lower(struct team *team, uint64_t now_ms)
@@ -63,55 +64,55 @@ static void lower(struct team *team, uint64_t now_ms)
     team->count -= (unsigned)MIN(minutes, (uint64_t)team->count);
 }
 
-static struct team *find(struct left *left, struct str team_id)
+static struct team *find(struct left *left, uint64_t id)
 {
     for (size_t i = 0; i < TEAMS_MAX; i++)
-        if (left->teams[i].count && str_eq(str_from(left->teams[i].id), team_id))
+        if (left->teams[i].count && left->teams[i].id == id)
             return &left->teams[i];
     return NULL;
 }
 
-static struct team *add(struct left *left, struct str team_id, uint64_t now_ms)
+static struct team *add(struct left *left, uint64_t id, uint64_t now_ms)
 {
     struct team *fewest = &left->teams[0];
 
     for (size_t i = 1; i < TEAMS_MAX; i++)
         if (left->teams[i].count < fewest->count)
             fewest = &left->teams[i];
-    *fewest = (struct team){ .at_ms = now_ms };
-    (void)snprintf(fewest->id, sizeof fewest->id, "%.*s", STR_ARG(team_id));
+    *fewest = (struct team){ .id = id, .at_ms = now_ms };
     return fewest;
 }
 
-static void count(struct left *left, struct str team_id, uint64_t now_ms)
+static void count(struct left *left, uint64_t id, uint64_t now_ms)
 {
-    struct team *team = find(left, team_id);
+    struct team *team = find(left, id);
 
     if (!team)
-        team = add(left, team_id, now_ms);
+        team = add(left, id, now_ms);
     lower(team, now_ms);
     team->count++;
 }
 
 void left_note(struct left *left, const char *id, struct str team_id, uint64_t now_ms)
 {
+    uint64_t hash = hash_of(str_from(id));
+
     if (team_id.len) {
-        count(left, team_id, now_ms);
+        count(left, hash_of(team_id), now_ms);
         return;
     }
     for (size_t i = 0; i < ENDED_MAX; i++) {
-        struct ended *ended = &left->ended[i];
-        if (strcmp(ended->id, id) != 0)
+        if (left->ended[i].id != hash)
             continue;
-        count(left, str_from(ended->team_id), now_ms);
-        ended->id[0] = '\0';
+        count(left, left->ended[i].team, now_ms);
+        left->ended[i].id = 0;
         return;
     }
 }
 
 unsigned left_count(struct left *left, struct str team_id, uint64_t now_ms)
 {
-    struct team *team = find(left, team_id);
+    struct team *team = find(left, hash_of(team_id));
 
     if (!team)
         return 0;
@@ -121,7 +122,7 @@ unsigned left_count(struct left *left, struct str team_id, uint64_t now_ms)
 
 void left_forget(struct left *left, struct str team_id)
 {
-    struct team *team = find(left, team_id);
+    struct team *team = find(left, hash_of(team_id));
 
     if (team)
         team->count = 0;
