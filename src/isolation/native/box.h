@@ -58,9 +58,8 @@ struct box {
     pid_t pid;
     int pidfd;
     struct watch *watch;
-    bool ran; /* its end is reported */
-    bool
-        is_untouched; /* resumed from its files, and nothing is connected to it: only guestd has run and written files */
+    bool ran;              /* its end is reported */
+    bool is_untouched;     /* resumed from its files: since then only guestd has run and written */
     enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
     struct wait *waits;    /* see box.c */
     unsigned wait_count;
