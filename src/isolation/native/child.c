@@ -181,10 +181,11 @@ static bool make_open_directory(const struct child *child, const char *path, str
 
 static bool mount_devices(struct child *child, struct err *err)
 {
-    char half[32];
+    char half[32], terminals[16];
     /* gid 5 is tty. Its members may write to a terminal: `write` works this way. */
-    /* max: of the 4096 terminals that a machine has, no guest takes more than its share. */
-    const struct tree_option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
+    const struct tree_option pts[] = {
+        { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", terminals }
+    };
     const struct tree_option run[] = { { "mode", "0755" }, { "size", half } };
 
     /*
@@ -193,6 +194,7 @@ static bool mount_devices(struct child *child, struct err *err)
      * give to /dev/shm.
      */
     (void)snprintf(half, sizeof half, "%" PRIu64, child->setup->memory_bytes / 2);
+    (void)snprintf(terminals, sizeof terminals, "%d", GUEST_TERMINALS);
     if (!tree_attach(child->root_fd, child->devices_fd, "dev", err))
         return false;
     child->boot_id_fd = tree_clone(child->root_fd, "dev/" MOUNTS_BOOT_ID, 0, err);

@@ -30,6 +30,8 @@ enum {
     GUESTD_CGROUP_FD = 4,   /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
 };
 
+enum { GUEST_TERMINALS = 256 }; /* a sandbox's share of the machine's */
+
 struct child_setup {
     int keeper_fd;  /* keeper's end of the control socket, to be closed */
     int control_fd; /* ours */

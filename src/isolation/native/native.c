@@ -33,6 +33,7 @@
 #include "io/dial.h"
 #include "isolation/native/adopt.h"
 #include "isolation/native/box.h"
+#include "isolation/native/child.h"
 #include "isolation/native/handover.h"
 #include "isolation/native/measure.h"
 #include "isolation/native/network.h"
@@ -56,6 +57,8 @@ enum {
     HOST_INOTIFY_WATCHES = 1 << 30,
     HOST_FILES = 1 << 30, /* one sandbox of 1 GiB could open the usual 2.4 million; they are its memory */
     HOST_PIDS = 1 << 20,  /* the usual 32,768 are gone with 32 sandboxes at their limit */
+    HOST_TERMINALS =
+        4096 + BOX_SLOTS * GUEST_TERMINALS, /* the usual 4,096 are gone with 12; and 4,096 are the host's */
 };
 
 /* ---- list, link, stats, dial, listen, free ---- */
@@ -235,10 +238,10 @@ static void native_free(struct driver *driver)
     struct box *box;
 
     native->is_stopping = true;
+    kernel_memory_close(native);
     for (size_t i = 0; (box = map_next(&native->boxes, &i));)
         box_free(box);
     map_done(&native->boxes);
-    kernel_memory_close(native);
     reclaim_close(native);
     snapshots_close(native);
     measures_close(native);
@@ -550,6 +553,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
+    raise_host_limit("/proc/sys/kernel/pty/max", HOST_TERMINALS);
     native->trash = trash_new(loop, native->trash_fd);
     native->drains = drains_new(loop, native->cgroups, native->trash, left_pages, native);
     native->helpers = helpers_new(loop, err);

@@ -671,18 +671,24 @@ static void limits_hold_processes_and_memory(void **state)
     check_has(text, "pong");
 }
 
-/* The kernel counts what is watched in all sandboxes of a template as one user's. */
-static void what_guests_watch_is_a_matter_of_their_memory(void **state)
+/*
+ * The kernel counts what is watched in all sandboxes of a template as one user's, and the terminals of all as the machine's.
+ */
+static void a_machine_has_enough_for_what_all_sandboxes_may_have(void **state)
 {
-    static const char *const paths[] = { "/proc/sys/fs/inotify/max_user_instances",
-                                         "/proc/sys/fs/inotify/max_user_watches" };
+    static const struct {
+        const char *path;
+        unsigned long least;
+    } limits[] = { { "/proc/sys/fs/inotify/max_user_instances", 1 << 30 },
+                   { "/proc/sys/fs/inotify/max_user_watches", 1 << 30 },
+                   { "/proc/sys/kernel/pty/max", LIMIT_SANDBOXES * 256ul } };
     struct err err;
 
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
         auto_free char *text = NULL;
-        assert_true(fd_read_file(AT_FDCWD, paths[i], 64, &text, NULL, &err));
-        assert_true(strtoul(text, NULL, 10) >= 1 << 30);
+        assert_true(fd_read_file(AT_FDCWD, limits[i].path, 64, &text, NULL, &err));
+        assert_true(strtoul(text, NULL, 10) >= limits[i].least);
     }
 }
 
@@ -2247,7 +2253,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
         NATIVE_CASE(a_root_of_all_layers_that_a_plan_may_have_waits_for_none_of_them),
         NATIVE_CASE(limits_hold_processes_and_memory),
-        NATIVE_CASE(what_guests_watch_is_a_matter_of_their_memory),
+        NATIVE_CASE(a_machine_has_enough_for_what_all_sandboxes_may_have),
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
         NATIVE_CASE(pages_that_others_hold_are_reported_after_the_end),
         NATIVE_CASE(a_guest_that_fills_sockets_beyond_its_memory_is_ended),
