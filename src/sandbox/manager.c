@@ -356,7 +356,7 @@ static void ending_done(struct job *job)
 static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
     [EXIT_PLAIN] = "exited",
     [EXIT_NO_MEMORY] = "out of memory",
-    [EXIT_KERNEL_MEMORY] = "too much kernel memory in sockets",
+    [EXIT_KERNEL_MEMORY] = "too much kernel memory outside its limit",
 };
 
 /* When it must be ended (UINT64_MAX: not by itself), and why. With the lock held. */

@@ -75,8 +75,9 @@ struct box {
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;
-    bool is_counted;   /* in native->dying… */
-    struct timer slow; /* …until it is gone or this is over */
+    unsigned in_flight_looks; /* in a row (kernel_memory.h) */
+    bool is_counted;          /* in native->dying… */
+    struct timer slow;        /* …until it is gone or this is over */
 };
 
 #define NATIVE_ENTER "enter" /* the name of enter.so beside guestd */

@@ -1,4 +1,6 @@
 /*
+ * Two things watch, in one timer: the lists (look_at_lists), for what is known, and growth.h, for the rest.
+ *
  * Why here and not in guestd: one look serves all sandboxes, where a thousand guestds would each have to wake up for
  * theirs; and the sandbox as a whole ends, because a socket may be held by a process, be on its way to another inside a
  * message, or be held by both.
@@ -15,9 +17,11 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/hole.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/box.h"
+#include "isolation/native/suspects.h"
 #include "isolation/native/usage.h"
 
 enum {
@@ -27,7 +31,8 @@ enum {
     SLICE_PAUSE_MS = 1, /* in which keeper does other things */
     REST = 9,           /* pause after a scan that found none, in multiples of the time it took */
     MEMINFO_BYTES = 8192,
-    PIECE_BYTES = 65536, /* of a read: the kernel gives a page of whole lines, and no machine has larger pages */
+    ZONEINFO_BYTES = 4 << 20, /* 6 KiB, and 400 bytes for each processor more */
+    PIECE_BYTES = 65536,      /* of a read: the kernel gives a page of whole lines, and no machine has larger pages */
     /*
      * Longest /proc/PID/net list that we read. For each page the kernel walks the list from its start, so a long list
      * would keep us busy. A line is 80 to 170 bytes: a guest may have about 1,000 UDP sockets, netlink sockets or IPv6
@@ -129,17 +134,27 @@ uint64_t kernel_memory_sockets_max(uint64_t memory_bytes)
     return MAX(KERNEL_MEMORY_SOCKETS_LEAST, MIN(KERNEL_MEMORY_SOCKETS, memory_bytes / KERNEL_MEMORY_PER_SOCKET));
 }
 
-uint64_t kernel_memory_of(struct str meminfo)
+uint64_t kernel_memory_files_max(uint64_t memory_bytes)
 {
+    return MAX(KERNEL_MEMORY_FILES_LEAST, MIN(KERNEL_MEMORY_FILES, memory_bytes / KERNEL_MEMORY_PER_FILE));
+}
+
+void kernel_memory_of(struct str meminfo, struct kernel_part *out)
+{
+    enum { TOTAL, NOT_HELD, NAMED, RECLAIMABLE, KINDS };
     static const struct {
         struct str name;
-        int sign;
+        int kind;
     } parts[] = {
-        { STR_INIT("MemTotal"), 1 },    { STR_INIT("MemFree"), -1 },   { STR_INIT("Buffers"), -1 },
-        { STR_INIT("Cached"), -1 },     { STR_INIT("AnonPages"), -1 }, { STR_INIT("SReclaimable"), -1 },
-        { STR_INIT("SwapCached"), -1 },
+        { STR_INIT("MemTotal"), TOTAL },           { STR_INIT("MemFree"), NOT_HELD },
+        { STR_INIT("Buffers"), NOT_HELD },         { STR_INIT("Cached"), NOT_HELD },
+        { STR_INIT("AnonPages"), NOT_HELD },       { STR_INIT("SwapCached"), NOT_HELD },
+        { STR_INIT("SUnreclaim"), NAMED },         { STR_INIT("KernelStack"), NAMED },
+        { STR_INIT("PageTables"), NAMED },         { STR_INIT("VmallocUsed"), NAMED },
+        { STR_INIT("SecPageTables"), NAMED },      { STR_INIT("Percpu"), NAMED },
+        { STR_INIT("SReclaimable"), RECLAIMABLE },
     };
-    int64_t sum = 0;
+    uint64_t sums[KINDS] = { 0 };
     struct str line, name;
 
     while (meminfo.len && str_cut(&meminfo, '\n', &line)) {
@@ -147,25 +162,61 @@ uint64_t kernel_memory_of(struct str meminfo)
             continue;
         for (size_t i = 0; i < COUNT_OF(parts); i++)
             if (str_eq(name, parts[i].name))
-                sum += parts[i].sign * (int64_t)(number_of(next_word(&line)) << 10);
+                sums[parts[i].kind] += number_of(next_word(&line)) << 10;
     }
-    return sum > 0 ? (uint64_t)sum : 0;
+    uint64_t others = sums[NOT_HELD] + sums[RECLAIMABLE];
+    *out = (struct kernel_part){ .total_bytes = sums[TOTAL],
+                                 .held_bytes = sums[TOTAL] > others ? sums[TOTAL] - others : 0,
+                                 .named_bytes = sums[NAMED],
+                                 .reclaimable_bytes = sums[RECLAIMABLE] };
+}
+
+/* Lines "count:    83974" of each processor in each zone. */
+uint64_t kernel_memory_set_aside(struct str zoneinfo)
+{
+    uint64_t pages = 0;
+    struct str line;
+
+    while (zoneinfo.len && str_cut(&zoneinfo, '\n', &line))
+        if (str_eq(next_word(&line), STR("count:")))
+            pages += number_of(next_word(&line));
+    return pages;
+}
+
+bool kernel_memory_part(int meminfo_fd, struct kernel_part *out)
+{
+    auto_free char *zoneinfo = NULL;
+    char text[MEMINFO_BYTES];
+    ssize_t n = pread(meminfo_fd, text, sizeof text, 0);
+    size_t len = 0;
+    struct err ignored; /* then it is less exact */
+
+    if (n <= 0)
+        return false;
+    kernel_memory_of(str_of(text, (size_t)n), out);
+    if (fd_read_file(AT_FDCWD, "/proc/zoneinfo", ZONEINFO_BYTES, &zoneinfo, &len, &ignored))
+        out->held_bytes -=
+            MIN(out->held_bytes, kernel_memory_set_aside(str_of(zoneinfo, len)) * (uint64_t)sysconf(_SC_PAGESIZE));
+    return true;
 }
 
 /* ---- looking ---- */
 
 /* Its memory limit is read only when there are many: that takes several system calls. */
+static bool too_many(const struct box *box, uint64_t count, uint64_t least, uint64_t (*most)(uint64_t memory_bytes))
+{
+    struct usage usage = { 0 };
+    struct err ignored; /* it is ending */
+
+    return count > least && usage_read(box->native->cgroups, box->id, box->pid, &usage, &ignored) &&
+           count > most(usage.memory_limit_bytes);
+}
+
 static uint64_t too_many_sockets(const struct box *box, struct str text)
 {
     uint64_t count = kernel_memory_sockets(text);
-    struct usage usage = { 0 };
-    struct err err;
 
-    if (count <= KERNEL_MEMORY_SOCKETS_LEAST)
-        return 0;
-    if (!usage_read(box->native->cgroups, box->id, box->pid, &usage, &err))
-        return 0; /* it is ending */
-    return count > kernel_memory_sockets_max(usage.memory_limit_bytes) ? KERNEL_MEMORY_MAX + 1 : 0;
+    return too_many(box, count, KERNEL_MEMORY_SOCKETS_LEAST, kernel_memory_sockets_max) ? KERNEL_MEMORY_MAX + 1 : 0;
 }
 
 static uint64_t in_netlink(const struct box *box, struct str text)
@@ -207,15 +258,47 @@ static void next_list(struct kernel_memory *memory)
 static void begin_box(struct kernel_memory *memory, const char *id)
 {
     fd_close(&memory->list_fd);
+    open_files_done(&memory->files);
     (void)snprintf(memory->id, sizeof memory->id, "%s", id);
     memory->list = 0;
     memory->list_bytes = memory->held = 0;
 }
 
-/* One system call or two. True: it holds too much. */
-static bool read_some(struct kernel_memory *memory, const struct box *box, char *room)
+static void begin_files(struct kernel_memory *memory, const struct box *box)
+{
+    uint64_t charged = 0;
+    struct err ignored; /* this kernel charges nothing, or it is ending */
+
+    memory->with_sockets =
+        usage_charged_kernel(box->native->cgroups, box->id, &charged, &ignored) && charged > KERNEL_MEMORY_QUIET;
+    open_files_begin(&memory->files, box);
+}
+
+/* True: that was the last step. */
+static bool count_some(struct kernel_memory *memory, struct box *box, const char **out_why)
+{
+    struct open_files *files = &memory->files;
+
+    if (open_files_step(files, memory->with_sockets))
+        return false;
+    if (too_many(box, files->open, KERNEL_MEMORY_FILES_LEAST, kernel_memory_files_max))
+        *out_why = "its processes have too many files open";
+    bool is_flying = files->in_flight + (uint64_t)files->hidden * KERNEL_MEMORY_PER_HIDDEN > KERNEL_MEMORY_IN_FLIGHT;
+    box->in_flight_looks = is_flying ? box->in_flight_looks + 1 : 0;
+    if (box->in_flight_looks == KERNEL_MEMORY_LOOKS)
+        *out_why = "too many descriptors are on their way over its unix sockets";
+    if (is_flying)
+        memory->scanned_ms = 0; /* look again at once */
+    return true;
+}
+
+/* One system call or two. True: all is read, or why it is to be ended is known. */
+static bool read_some(struct kernel_memory *memory, struct box *box, char *room, const char **out_why)
 {
     char path[64];
+
+    if (memory->list == COUNT_OF(lists))
+        return count_some(memory, box, out_why);
 
     if (memory->list_fd < 0) {
         (void)snprintf(path, sizeof path, "/proc/%d/net/%s", (int)box->pid, lists[memory->list].name);
@@ -225,20 +308,22 @@ static bool read_some(struct kernel_memory *memory, const struct box *box, char 
     ssize_t n = memory->list_fd < 0 ? 0 : read(memory->list_fd, room, PIECE_BYTES);
     if (n <= 0) {
         next_list(memory);
+        if (memory->list == COUNT_OF(lists))
+            begin_files(memory, box);
         return false;
     }
     memory->held += lists[memory->list].held(box, str_of(room, (size_t)n));
     memory->list_bytes += (uint64_t)n;
-    return memory->held > KERNEL_MEMORY_MAX || memory->list_bytes > LIST_BYTES;
+    if (memory->held > KERNEL_MEMORY_MAX || memory->list_bytes > LIST_BYTES)
+        *out_why = "its sockets are too many, or hold over 32 MiB of kernel memory outside its memory limit";
+    return *out_why;
 }
 
-static void end_box(struct box *box)
+void kernel_memory_end(struct box *box, const char *why)
 {
     struct err err;
 
-    log_warn("native: sandbox %s is ended: its sockets are too many, or hold over %llu MiB of kernel memory outside "
-             "its memory limit",
-             box->id, KERNEL_MEMORY_MAX >> 20);
+    log_warn("native: sandbox %s is ended: %s", box->id, why);
     box->cause = EXIT_KERNEL_MEMORY;
     if (!box_kill(box, &err))
         log_error("native: %s", err_text(&err));
@@ -250,7 +335,7 @@ static struct box *box_to_scan(struct native *native)
     struct kernel_memory *memory = &native->kernel_memory;
     struct box *box = memory->id[0] ? box_find(native, memory->id) : NULL;
 
-    if (box && box->state == BOX_RUNNING && memory->list < COUNT_OF(lists))
+    if (box && box->state == BOX_RUNNING)
         return box;
     do
         box = map_next(&native->boxes, &memory->next);
@@ -272,9 +357,11 @@ static void scan_some(struct native *native)
             memory->scanning = false;
             break;
         }
-        if (read_some(memory, box, room)) {
-            end_box(box);
-            memory->list = COUNT_OF(lists);
+        const char *why = NULL;
+        if (read_some(memory, box, room, &why))
+            begin_box(memory, "");
+        if (why) {
+            kernel_memory_end(box, why);
             memory->spent_us = 0; /* what was found may not be all: look again soon */
         }
         now_us = clock_mono_us();
@@ -297,14 +384,12 @@ static void look(struct native *native, uint64_t living)
 {
     struct kernel_memory *memory = &native->kernel_memory;
     uint64_t now_ms = clock_mono_ms();
-    char text[MEMINFO_BYTES];
-    ssize_t n = pread(memory->meminfo_fd, text, sizeof text, 0);
+    struct kernel_part part;
 
-    if (n <= 0)
+    if (hole_is_open("lists of kernel memory") || !kernel_memory_part(memory->meminfo_fd, &part))
         return;
-    uint64_t used = kernel_memory_of(str_of(text, (size_t)n));
     uint64_t due = living * OF_A_SANDBOX;
-    used = used > due ? used - due : 0;
+    uint64_t used = part.held_bytes > due ? part.held_bytes - due : 0;
     if (used < memory->reference)
         memory->reference = used;
     if (used - memory->reference < GROWTH && now_ms - memory->scanned_ms < SCAN_MS)
@@ -316,27 +401,52 @@ static void look(struct native *native, uint64_t living)
     memory->spent_us = 0;
 }
 
+/* How long it can wait. */
+static uint64_t look_at_lists(struct native *native, uint64_t living)
+{
+    struct kernel_memory *memory = &native->kernel_memory;
+
+    if (!memory->scanning)
+        look(native, living);
+    if (!memory->scanning)
+        return LOOK_MS;
+    scan_some(native);
+    return memory->scanning ? SLICE_PAUSE_MS : MAX((uint64_t)LOOK_MS, memory->spent_us * REST / 1000);
+}
+
+/* One round at a time. */
+static uint64_t watch_growth(struct kernel_memory *memory)
+{
+    uint64_t pause_ms = LOOK_MS;
+
+    for (int i = 0; i < KERNEL_MEMORY_VIEWS; i++)
+        if (memory->growth[!i].state == GROWTH_WATCHING)
+            pause_ms = MIN(pause_ms, growth_step(&memory->growth[i], clock_mono_us()));
+    return pause_ms;
+}
+
+static void done_watching(struct kernel_memory *memory)
+{
+    for (int i = 0; i < KERNEL_MEMORY_VIEWS; i++)
+        growth_done(&memory->growth[i]);
+}
+
 static void on_timer(struct timer *timer)
 {
     struct native *native = container_of(timer, struct native, kernel_memory.timer);
     struct kernel_memory *memory = &native->kernel_memory;
-    uint64_t pause_ms = LOOK_MS, living = count_living(native);
+    uint64_t living = count_living(native);
 
     if (!living) {
         memory->scanning = false;
         begin_box(memory, "");
+        done_watching(memory);
         return; /* the next one to run sets it again */
     }
-    if (!memory->scanning)
-        look(native, living);
-    if (memory->scanning) {
-        scan_some(native);
-        if (memory->scanning)
-            pause_ms = SLICE_PAUSE_MS;
-        else if (memory->spent_us * REST / 1000 > LOOK_MS)
-            pause_ms = memory->spent_us * REST / 1000;
-    }
-    timer_set(timer, native->loop, pause_ms, on_timer);
+    uint64_t pause_ms = watch_growth(memory), now_ms = clock_mono_ms();
+    if (now_ms >= memory->due_ms)
+        memory->due_ms = now_ms + look_at_lists(native, living);
+    timer_set(timer, native->loop, MIN(pause_ms, memory->due_ms - now_ms), on_timer);
 }
 
 bool kernel_memory_open(struct native *native, struct err *err)
@@ -346,6 +456,11 @@ bool kernel_memory_open(struct native *native, struct err *err)
     if (fd < 0)
         return err_sys(err, "open /proc/meminfo");
     native->kernel_memory.meminfo_fd = fd;
+    usage_find_top(native->cgroups, native->kernel_memory.top);
+    struct kernel_part part = { 0 };
+    (void)!kernel_memory_part(fd, &part);
+    for (int i = 0; i < KERNEL_MEMORY_VIEWS; i++)
+        growth_init(&native->kernel_memory.growth[i], &suspects_ops[i], native, part.total_bytes);
     return true;
 }
 
@@ -358,6 +473,9 @@ void kernel_memory_watch(struct native *native)
 void kernel_memory_close(struct native *native)
 {
     timer_clear(&native->kernel_memory.timer);
+    if (native->kernel_memory.meminfo_fd >= 0)
+        done_watching(&native->kernel_memory);
+    open_files_done(&native->kernel_memory.files);
     fd_close(&native->kernel_memory.list_fd);
     fd_close(&native->kernel_memory.meminfo_fd);
 }

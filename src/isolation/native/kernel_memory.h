@@ -4,8 +4,9 @@
  * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor
  * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
  * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more
- * sockets than kernel_memory_sockets_max(). A guest cannot make a socket hold other uncharged memory: see `refused` in
- * seccomp.c, and `knobs` in child.c.
+ * sockets than kernel_memory_sockets_max(), or with more open files than kernel_memory_files_max(). Much of what a guest can
+ * make a socket hold besides is refused by `refused` in seccomp.c, and `knobs` in child.c. For what nobody has thought of
+ * there is growth.h.
  *
  * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
  *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are scanned,
@@ -25,6 +26,9 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "io/loop.h"
+#include "isolation/native/growth.h"
+#include "isolation/native/open_files.h"
+#include "isolation/native/usage.h"
 
 /* No program needs a hundredth of it: `ip` and the C library read an answer at once. */
 #define KERNEL_MEMORY_MAX (32ull << 20)
@@ -37,11 +41,46 @@
 #define KERNEL_MEMORY_SOCKETS_LEAST 1536u /* LIMIT_EDGE_CONNECTIONS take two each */
 #define KERNEL_MEMORY_PER_SOCKET (128u << 10)
 
+/*
+ * Open files of all processes of a sandbox; one that is inherited counts again. Each may have the kernel hold some kilobytes
+ * beyond the limit: names of a directory that was read in part. So there may be one for each 8 KiB of the memory limit.
+ * A thousand workers of a server with 100 files each need 100,000, and gigabytes.
+ */
+#define KERNEL_MEMORY_FILES 262144u
+#define KERNEL_MEMORY_FILES_LEAST 16384u
+#define KERNEL_MEMORY_PER_FILE (8u << 10)
+/*
+ * Descriptors on their way over unix sockets (open_files.h). With 200,000 the kernel needs 10 ms whenever any socket is closed.
+ * A socket that is itself on its way may hide some hundred of them; programs send one and the other side takes it at once, so
+ * a few of those in one look mean nothing, and in three looks they mean this.
+ */
+#define KERNEL_MEMORY_IN_FLIGHT 16384u
+#define KERNEL_MEMORY_PER_HIDDEN 512u
+#define KERNEL_MEMORY_LOOKS 3
+#define KERNEL_MEMORY_QUIET (8ull << 20) /* a sandbox that the kernel charges less than this cannot have so many */
+
+struct box;
 struct native;
+
+/*
+ * What is watched for growth. What the kernel's counters name changes little but for a reason. All that the kernel holds is
+ * more, and restless: pages that somebody has freed are on their way to be free, or others' on their way to be mapped.
+ */
+enum kernel_memory_view { KERNEL_MEMORY_NAMED, KERNEL_MEMORY_ALL, KERNEL_MEMORY_VIEWS };
+
+/* What cgroups are charged for the kernel's part, as it was read last; then the kernel had so much. */
+struct kernel_charged {
+    uint64_t at_us, bytes;
+    int64_t kernel;
+};
 
 struct kernel_memory {
     struct timer timer;
     int meminfo_fd;
+    struct growth growth[KERNEL_MEMORY_VIEWS];
+    char top[USAGE_TOP_BYTES];
+    struct kernel_charged charged[KERNEL_MEMORY_VIEWS];
+    uint64_t due_ms;     /* of the lists */
     uint64_t reference;  /* what the kernel's part is compared with */
     uint64_t scanned_ms; /* when the last scan began */
     bool scanning;
@@ -51,6 +90,8 @@ struct kernel_memory {
     unsigned list;             /* which of them… */
     int list_fd;               /* …if it is open; -1 */
     uint64_t list_bytes, held; /* of this list read, and of all lists added up */
+    struct open_files files;   /* when all lists are read */
+    bool with_sockets;
 };
 
 bool kernel_memory_open(struct native *native, struct err *err) must_use;
@@ -58,10 +99,26 @@ bool kernel_memory_open(struct native *native, struct err *err) must_use;
 void kernel_memory_watch(struct native *native);
 void kernel_memory_close(struct native *native);
 
-/* How many sockets a sandbox with this memory limit may have. */
+/* Kills it, with a line in the log and EXIT_KERNEL_MEMORY. */
+void kernel_memory_end(struct box *box, const char *why);
+
+/* ---- pure, for tests ---- */
+
+/* How many sockets and open files a sandbox with this memory limit may have. */
 uint64_t kernel_memory_sockets_max(uint64_t memory_bytes);
-/* What the kernel uses for itself, of /proc/meminfo's text: all that is neither free, nor a process's, nor a file's. */
-uint64_t kernel_memory_of(struct str meminfo);
+uint64_t kernel_memory_files_max(uint64_t memory_bytes);
+/* Free pages that each processor has put aside for itself, of /proc/zoneinfo's text: up to some hundred MiB. */
+uint64_t kernel_memory_set_aside(struct str zoneinfo);
+/* What the kernel uses for itself: all that is neither free, nor a process's, nor a file's. */
+struct kernel_part {
+    uint64_t total_bytes; /* the machine's memory */
+    uint64_t held_bytes;  /* of kernel_memory_of(): with what is set aside */
+    uint64_t
+        named_bytes; /* of those, what has a counter: slabs, stacks, page tables and what is mapped for the kernel */
+    uint64_t reclaimable_bytes; /* not in held_bytes: it could be taken back at once */
+};
+void kernel_memory_of(struct str meminfo, struct kernel_part *out);
+bool kernel_memory_part(int meminfo_fd, struct kernel_part *out) must_use;
 /* What waits in sockets, of the text of /proc/net/netlink, or of /proc/net/udp or udp6. */
 uint64_t kernel_memory_netlink(struct str text);
 uint64_t kernel_memory_udp(struct str text);

@@ -376,7 +376,7 @@ static bool is_stopped(int pidfd)
 static bool start_check(struct start *start, struct err *err)
 {
     if (is_stopped(start->box->pidfd)) {
-        zygote_bar(start->box->zygote);
+        zygote_bar(start->box->zygote, "it stopped a starting sandbox");
         return err_set(err, ERR_INTERNAL, "it was stopped by a signal");
     }
     return clock_mono_ms() < start->until_ms ||

@@ -244,3 +244,57 @@ bool usage_read(const struct cgroups *cgroups, const char *id, pid_t guestd, str
     *out = usage;
     return true;
 }
+
+/* cpu.stat of a v2 tree has it, also of the freezer's on a hybrid host. */
+bool usage_system_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err)
+{
+    enum cgroup_control tree = cgroups_report(cgroups)->layout == CGROUP_V2 ? CGROUP_CPU : CGROUP_FREEZER;
+    struct sum sum = { 0 };
+    char room[FILE_BYTES];
+    struct str text;
+    uint64_t ns;
+
+    if (cgroup_read(cgroups, id, tree, "cpu.stat", room, sizeof room, &text, err) &&
+        usage_field(text, STR("system_usec"), out_us))
+        return true;
+    if (read_number(cgroups, id, CGROUP_CPU, "cpuacct.usage_sys", &ns, err)) {
+        *out_us = ns / 1000;
+        return true;
+    }
+    if (cgroup_each_user(cgroups, id, add_process, &sum) == 0)
+        return false;
+    *out_us = ticks_to_us(sum.ticks);
+    return true;
+}
+
+void usage_find_top(const struct cgroups *cgroups, char out_id[USAGE_TOP_BYTES])
+{
+    char higher[USAGE_TOP_BYTES] = ".";
+    uint64_t bytes;
+    struct err ignored;
+
+    do {
+        memcpy(out_id, higher, USAGE_TOP_BYTES);
+        (void)snprintf(higher, sizeof higher, "../%.*s", USAGE_TOP_BYTES - 4, out_id);
+    } while (strlen(higher) < USAGE_TOP_BYTES - 4 && usage_charged_kernel(cgroups, higher, &bytes, &ignored));
+}
+
+bool usage_charged_kernel(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err)
+{
+    uint64_t kernel, sockets = 0;
+    char room[FILE_BYTES];
+    struct str text;
+
+    if (cgroups_report(cgroups)->layout == CGROUP_V2) {
+        if (!cgroup_read(cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, err))
+            return false;
+        if (!usage_field(text, STR("kernel"), &kernel) || !usage_field(text, STR("sock"), &sockets))
+            return err_set(err, ERR_UNAVAILABLE, "memory.stat does not say what the kernel has");
+    } else if (!read_number(cgroups, id, CGROUP_MEMORY, "memory.kmem.usage_in_bytes", &kernel, err)) {
+        return false;
+    } else if (!read_number(cgroups, id, CGROUP_MEMORY, "memory.kmem.tcp.usage_in_bytes", &sockets, err)) {
+        sockets = 0;
+    }
+    *out_bytes = kernel + sockets;
+    return true;
+}

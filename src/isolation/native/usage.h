@@ -39,6 +39,14 @@ bool usage_pages(const struct cgroups *cgroups, const char *id, struct usage_pag
 /* Only what the counters and the lists both show. */
 bool usage_certain_pages(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
 
+/* Time in the kernel since it began, or all of its processor time where this machine does not tell them apart. */
+bool usage_system_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err) must_use;
+enum { USAGE_TOP_BYTES = LIMIT_ID_BYTES };
+/* The highest place that charges memory, as an id for the call below: there all of the machine is added up. */
+void usage_find_top(const struct cgroups *cgroups, char out_id[USAGE_TOP_BYTES]);
+/* What the kernel has for itself and charges to it. */
+bool usage_charged_kernel(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
+
 /* ---- pure, for tests ---- */
 
 /* The number after `name` in lines of "name number", as cpu.stat and memory.stat have them. */

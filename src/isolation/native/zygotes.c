@@ -681,15 +681,37 @@ int zygote_connect(struct zygote *zygote, const char *sandbox_id, uint32_t slot,
     return fd;
 }
 
-void zygote_bar(struct zygote *zygote)
+static bool has_process(const struct zygote *zygote)
+{
+    return zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING;
+}
+
+void zygote_bar(struct zygote *zygote, const char *why)
 {
     if (!zygote || zygote->is_barred)
         return;
     zygote->is_barred = true;
-    log_warn("warm Python is off for template layer %.12s until restart: its zygote stopped a starting sandbox",
-             zygote->plan.layers[zygote->plan.layer_count - 1]);
-    if (zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING)
+    log_warn("warm Python is off for template layer %.12s until restart, because of its zygote: %s",
+             zygote->plan.layers[zygote->plan.layer_count - 1], why);
+    if (has_process(zygote))
         zygote_kill(zygote);
+}
+
+const char *zygotes_nth(const struct zygotes *zygotes, size_t nth)
+{
+    for (const struct zygote *zygote = zygotes ? zygotes->all : NULL; zygote; zygote = zygote->next)
+        if (has_process(zygote) && nth-- == 0)
+            return zygote->cgroup;
+    return NULL;
+}
+
+struct zygote *zygotes_find(const struct zygotes *zygotes, const char *cgroup)
+{
+    struct zygote *zygote = zygotes ? zygotes->all : NULL;
+
+    while (zygote && !(has_process(zygote) && !strcmp(zygote->cgroup, cgroup)))
+        zygote = zygote->next;
+    return zygote;
 }
 
 /* ---- the end ---- */

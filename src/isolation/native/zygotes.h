@@ -76,8 +76,12 @@ int zygote_connect(struct zygote *zygote, const char *sandbox_id, uint32_t slot,
 /* Has it done its imports? It is started if it does not run. ERR_UNAVAILABLE: no, or not yet. */
 bool zygote_is_warm(struct zygote *zygote, struct err *err) must_use;
 
-/* It used its power against keeper: kills it, and gives its template none from now on. NULL is fine. */
-void zygote_bar(struct zygote *zygote);
+/* It used its power against keeper or the machine: kills it, and gives its template none from now on. NULL is fine. */
+void zygote_bar(struct zygote *zygote, const char *why);
+
+/* The cgroup of the nth that has a process, or NULL; and that process's zygote. */
+const char *zygotes_nth(const struct zygotes *zygotes, size_t nth);
+struct zygote *zygotes_find(const struct zygotes *zygotes, const char *cgroup);
 
 /* The texts and the program that zygotes run, embedded at build time. */
 extern const char zygotes_driver_py[], zygotes_charts_py[];

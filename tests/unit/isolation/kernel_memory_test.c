@@ -54,11 +54,18 @@ static void the_kernels_part_is_what_nobody_else_has(void **state)
                  "Buffers:          10 kB\nCached:          200 kB\nSwapCached:        1 kB\n"
                  "AnonPages:       100 kB\nShmem:            50 kB\nSReclaimable:     39 kB\n"
                  "SUnreclaim:      150 kB\nHugePages_Total:       0\n");
+    struct kernel_part part;
 
     (void)state;
-    assert_int_equal(kernel_memory_of(text), 250 << 10);
-    assert_int_equal(kernel_memory_of(STR("MemFree: 1 kB\n")), 0);
-    assert_int_equal(kernel_memory_of(STR("")), 0);
+    kernel_memory_of(text, &part);
+    assert_int_equal(part.held_bytes, 250 << 10);
+    assert_int_equal(part.named_bytes, 150 << 10);
+    assert_int_equal(part.reclaimable_bytes, 39 << 10);
+    assert_int_equal(part.total_bytes, 1000 << 10);
+    kernel_memory_of(STR("MemFree: 1 kB\n"), &part);
+    assert_int_equal(part.held_bytes, 0);
+    kernel_memory_of(STR(""), &part);
+    assert_int_equal(part.held_bytes, 0);
 }
 
 static void a_smaller_sandbox_may_have_fewer_sockets(void **state)
@@ -70,13 +77,34 @@ static void a_smaller_sandbox_may_have_fewer_sockets(void **state)
     assert_int_equal(kernel_memory_sockets_max(64ull << 30), 8192);
 }
 
+static void free_pages_of_each_processor_are_not_the_kernels(void **state)
+{
+    static const struct str text = STR_INIT("Node 0, zone    DMA32\n  per-node stats\n      nr_inactive_anon 208408\n"
+                                            "  pagesets\n    cpu: 0\n              count:    83974\n"
+                                            "              high:     86908\n    cpu: 1\n              count:    26\n");
+
+    (void)state;
+    assert_int_equal(kernel_memory_set_aside(text), 84000);
+    assert_int_equal(kernel_memory_set_aside(STR("")), 0);
+}
+
+static void a_smaller_sandbox_may_have_fewer_files_open(void **state)
+{
+    (void)state;
+    assert_int_equal(kernel_memory_files_max(64ull << 20), 16384);
+    assert_int_equal(kernel_memory_files_max(1ull << 30), 131072);
+    assert_int_equal(kernel_memory_files_max(64ull << 30), 262144);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(a_smaller_sandbox_may_have_fewer_sockets),
+        CASE(a_smaller_sandbox_may_have_fewer_files_open),
         CASE(what_waits_in_netlink_sockets_is_added_up),
         CASE(what_udp_sockets_have_yet_to_send_is_added_up),
         CASE(all_sockets_of_a_sandbox_are_counted_but_those_of_egress),
+        CASE(free_pages_of_each_processor_are_not_the_kernels),
         CASE(the_kernels_part_is_what_nobody_else_has),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

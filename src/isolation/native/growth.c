@@ -1,0 +1,407 @@
+/*
+ * How it works. Every GROWTH_LOOK_MS the kernel's part of the memory is measured. When it has grown by TRIGGER beyond what is
+ * charged to cgroups, and grows still, a round begins:
+ *
+ *   COUNTING  Each sandbox's time in the kernel, twice. Memory that a guest has the kernel take costs time there.
+ *   FREEZING  The one with the most is frozen,
+ *   STILL     and for `window_us` we look. If the growth goes on, it stays frozen and the next one follows, so that several
+ *             sandboxes that work together are found too.
+ *   MOVING    When the growth has stopped, each of them is thawed while the others stand still, the last one first. One
+ *             that brings the growth back is frozen and thawed again, and ended when the growth has come with it PROOFS times
+ *             oftener than not: what else the machine does makes the kernel's part grow and shrink too.
+ *
+ * At the end all that are left are thawed. A window is so long that the growth in it is PROOF_LEAST, or more where the
+ * kernel's part is restless. Guests disturb each other by these windows only while the kernel's part grows and nobody can
+ * say why; a round that finds nobody is followed by a rest, each longer than the last. If the growth stopped in a round, but
+ * nobody brought it back, it may be of several, each with a part: the next round looks for smaller parts.
+ */
+#include "isolation/native/growth.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#define TRIGGER (64ll << 20)
+#define MOVE (32ll << 20) /* that much must have come lately: then it grows still */
+/* In one window. On a quiet machine what else goes on is a tenth of it. */
+#define PROOF_LEAST (2ll << 20)
+#define PROOF_MOST (32ll << 20)
+
+enum {
+    US = 1000, /* in a millisecond */
+    MOVE_MS = 200,
+    COUNT_MS = 40, /* ten ticks of a slow kernel's clock */
+    COUNT_MOST_MS = 400,
+    COUNT_SLICE_US = 1000,
+    SPENT_LEAST_US = 1000, /* of COUNT_MS: less takes no memory worth looking for */
+    FREEZE_MS = 100,       /* a busy machine needs 15; a call that reads a large directory is not left before its end */
+    WINDOW_LEAST_MS = 20,
+    ROUND_MS = 3000, /* and as many windows; then all are thawed, unless one is about to be found */
+    ROUND_WINDOWS = 32,
+    REST_LEAST_MS = 200,
+    REST_MOST_MS = 60000,
+    DRIFT_MS = 600000, /* so long without growth: it was the machine's own, and stays */
+    PROOFS = 7,
+    ACQUITTED = -2,
+    RESTLESS = 4, /* a proof is so many times what the kernel's part has shrunk by between two looks */
+    SEVERAL_MOST = 8,
+    STOPS_MANY = 12,
+};
+
+/* The longest window. To stand still for a second harms a sandbox less than a machine without memory does. */
+static const struct {
+    unsigned part; /* of the machine's memory that is lost */
+    unsigned window_ms;
+} patience[] = { { 16, 1000 }, { 192, 250 }, { 0, 120 } };
+enum { EMERGENCY_PART = 8 };
+
+static int64_t grown(const struct growth_sample *from, const struct growth_sample *to)
+{
+    int64_t kernel = to->kernel - from->kernel, uncharged = to->uncharged - from->uncharged;
+
+    return MAX(0, MIN(kernel, uncharged));
+}
+
+void growth_init(struct growth *growth, const struct growth_ops *ops, void *context, uint64_t memory_bytes)
+{
+    *growth = (struct growth){ .ops = ops,
+                               .context = context,
+                               .memory_bytes = memory_bytes,
+                               .several = 1,
+                               .low = { .kernel = INT64_MAX, .uncharged = INT64_MAX } };
+}
+
+static void thaw_all(struct growth *growth)
+{
+    while (growth->frozen)
+        growth->ops->thaw(growth->context, growth->suspects[--growth->frozen].id);
+}
+
+static void forget_suspects(struct growth *growth)
+{
+    thaw_all(growth);
+    free(take_ptr(&growth->suspects));
+    growth->count = growth->room = 0;
+}
+
+void growth_done(struct growth *growth)
+{
+    forget_suspects(growth);
+    growth->state = GROWTH_WATCHING;
+}
+
+/* ---- a round ---- */
+
+/* After one that has found nobody, suspects run for at least so many times as long. */
+enum { REST_TIMES = 9 };
+
+static uint64_t end_round(struct growth *growth, uint64_t now_us)
+{
+    uint64_t longer_us = MIN(MAX(growth->rest_us * 2, REST_LEAST_MS * US), REST_MOST_MS * (uint64_t)US);
+
+    forget_suspects(growth);
+    growth->state = GROWTH_WATCHING;
+    growth->rest_us = growth->found ? 0 : longer_us;
+    growth->not_before_us = growth->found ? 0 : now_us + MAX(longer_us, (now_us - growth->round_began_us) * REST_TIMES);
+    growth->not_below = growth->lost + growth->lost / 4;
+    growth->several = growth->stopped && !growth->found ? MIN(growth->several * 2, (unsigned)SEVERAL_MOST) : 1;
+    growth->sampled = 0; /* what was measured meanwhile is not how it grows when all run */
+    return GROWTH_LOOK_MS;
+}
+
+static bool freeze_last(struct growth *growth, uint64_t now_us)
+{
+    if (!growth->ops->freeze(growth->context, growth->suspects[growth->frozen].id))
+        return false;
+    growth->frozen++;
+    growth->state = GROWTH_FREEZING;
+    growth->step_until_us = now_us + FREEZE_MS * US;
+    return true;
+}
+
+static uint64_t freeze_next(struct growth *growth, uint64_t now_us)
+{
+    for (; growth->frozen < growth->count; growth->count--) {
+        if (freeze_last(growth, now_us))
+            return 1;
+        struct suspect *gone = &growth->suspects[growth->frozen];
+        memmove(gone, gone + 1, (growth->count - growth->frozen - 1) * sizeof *gone);
+    }
+    log_debug("native: the kernel's memory grows, and no sandbox is the cause");
+    return end_round(growth, now_us);
+}
+
+static uint64_t begin_window(struct growth *growth, enum growth_state state, uint64_t now_us)
+{
+    if (!growth->ops->sample(growth->context, true, &growth->before))
+        return end_round(growth, now_us);
+    growth->state = state;
+    return growth->window_us / US;
+}
+
+/* One that cannot be frozen in time is treated as if it were: it may be inside the very call that takes the memory. */
+static uint64_t freezing(struct growth *growth, uint64_t now_us)
+{
+    const char *id = growth->suspects[growth->frozen - 1].id;
+
+    if (now_us < growth->step_until_us && !growth->ops->is_frozen(growth->context, id))
+        return 1;
+    return begin_window(growth, GROWTH_STILL, now_us);
+}
+
+static unsigned *stops_of(struct growth *growth, const char *id, bool add)
+{
+    for (unsigned i = 0; i < GROWTH_REMEMBERED; i++)
+        if (!strcmp(growth->remembered[i].id, id))
+            return &growth->remembered[i].stops;
+    if (!add)
+        return NULL;
+    unsigned i = growth->forget++ % GROWTH_REMEMBERED;
+    memcpy(growth->remembered[i].id, id, LIMIT_ID_BYTES);
+    growth->remembered[i].stops = 0;
+    return &growth->remembered[i].stops;
+}
+
+static void end_suspect(struct growth *growth, const char *id, const struct growth_sample *now)
+{
+    growth->found = true;
+    growth->ops->end(growth->context, id, (uint64_t)grown(&growth->low, now));
+}
+
+/* The last of the frozen: thawed while the others stand still. */
+static uint64_t thaw_last(struct growth *growth, uint64_t now_us)
+{
+    if (!growth->frozen || (now_us >= growth->round_until_us && growth->proofs <= 0))
+        return end_round(growth, now_us);
+    growth->ops->thaw(growth->context, growth->suspects[--growth->frozen].id);
+    return begin_window(growth, GROWTH_MOVING, now_us);
+}
+
+/* Of the one that was frozen last. */
+static void note_stop(struct growth *growth, const struct growth_sample *now)
+{
+    const char *id = growth->suspects[growth->frozen - 1].id;
+    bool is_emergency = (uint64_t)grown(&growth->low, now) > growth->memory_bytes / EMERGENCY_PART;
+
+    if (++*stops_of(growth, id, true) < STOPS_MANY || !is_emergency)
+        return;
+    growth->frozen--;
+    growth->ops->thaw(growth->context, id);
+    end_suspect(growth, id, now);
+}
+
+static void forget_stops(struct growth *growth)
+{
+    unsigned *stops = stops_of(growth, growth->suspects[growth->frozen - 1].id, false);
+
+    if (stops)
+        *stops = 0;
+}
+
+/* The kernel's part grew by at least a third of what one suspect does in a window. */
+static bool is_growth(const struct growth *growth, int64_t bytes)
+{
+    return bytes > 0 && (uint64_t)bytes * 3 >= growth->expected;
+}
+
+static bool end_window(struct growth *growth, struct growth_sample *out_now, int64_t *out_bytes)
+{
+    if (!growth->ops->sample(growth->context, true, out_now))
+        return false;
+    uint64_t took_us = MAX(out_now->at_us - growth->before.at_us, growth->window_us);
+    *out_bytes = grown(&growth->before, out_now) * (int64_t)growth->window_us / (int64_t)took_us;
+    return true;
+}
+
+static uint64_t still(struct growth *growth, uint64_t now_us)
+{
+    struct growth_sample now;
+
+    if (!end_window(growth, &now, &growth->still_bytes))
+        return end_round(growth, now_us);
+    if (growth->stopped)
+        return thaw_last(growth, now_us);
+    if (is_growth(growth, growth->still_bytes)) {
+        forget_stops(growth);
+        return now_us < growth->round_until_us ? freeze_next(growth, now_us) : end_round(growth, now_us);
+    }
+    growth->stopped = true;
+    note_stop(growth, &now);
+    return thaw_last(growth, now_us);
+}
+
+/* The one behind the frozen is thawed. */
+static uint64_t moving(struct growth *growth, uint64_t now_us)
+{
+    struct growth_sample now;
+    int64_t bytes;
+
+    if (!end_window(growth, &now, &bytes))
+        return end_round(growth, now_us);
+    bool came_and_went = !is_growth(growth, growth->still_bytes) && is_growth(growth, bytes - growth->still_bytes);
+    growth->proofs += came_and_went ? 1 : -1;
+    if (growth->proofs < PROOFS && growth->proofs > ACQUITTED && freeze_last(growth, now_us))
+        return 1;
+    log_debug("native: %s: %d of %d proofs", growth->suspects[growth->frozen].id, growth->proofs, PROOFS);
+    if (growth->proofs == PROOFS)
+        end_suspect(growth, growth->suspects[growth->frozen].id, &now);
+    growth->proofs = 0;
+    return thaw_last(growth, now_us);
+}
+
+/* ---- suspects ---- */
+
+static int by_time(const void *a, const void *b)
+{
+    const struct suspect *left = a, *right = b;
+
+    return (left->spent_us < right->spent_us) - (left->spent_us > right->spent_us);
+}
+
+static bool list_some(struct growth *growth, uint64_t until_us)
+{
+    struct suspect found = { 0 };
+
+    while (clock_mono_us() < until_us) {
+        if (!growth->ops->next(growth->context, &growth->cursor, found.id))
+            return false;
+        if (!growth->ops->system_us(growth->context, found.id, &found.began_us))
+            continue;
+        if (growth->count == growth->room) {
+            growth->room = growth->room ? growth->room * 2 : GROWTH_SUSPECTS;
+            growth->suspects = mem_grow(growth->suspects, growth->room * sizeof *growth->suspects);
+        }
+        growth->suspects[growth->count++] = found;
+    }
+    return true;
+}
+
+static bool measure_some(struct growth *growth, uint64_t until_us)
+{
+    for (; clock_mono_us() < until_us; growth->cursor++) {
+        uint64_t now_us;
+        if (growth->cursor == growth->count)
+            return false;
+        struct suspect *suspect = &growth->suspects[growth->cursor];
+        if (growth->ops->system_us(growth->context, suspect->id, &now_us) && now_us > suspect->began_us)
+            suspect->spent_us = now_us - suspect->began_us;
+    }
+    return true;
+}
+
+/* Twice through all of them. */
+static uint64_t counting(struct growth *growth, uint64_t now_us)
+{
+    uint64_t until_us = clock_mono_us() + COUNT_SLICE_US;
+
+    if (now_us < growth->step_until_us)
+        return 1 + (growth->step_until_us - now_us) / US;
+    if (growth->listed ? measure_some(growth, until_us) : list_some(growth, until_us))
+        return 1;
+    growth->cursor = 0;
+    if (!growth->listed) {
+        growth->listed = true;
+        growth->step_until_us = now_us + COUNT_MS * US;
+        return COUNT_MS;
+    }
+    if (growth->count)
+        qsort(growth->suspects, growth->count, sizeof *growth->suspects, by_time);
+    if (growth->count && growth->suspects[0].spent_us < SPENT_LEAST_US && now_us < growth->count_until_us) {
+        growth->step_until_us = now_us + COUNT_MS * US; /* on a busy machine nobody ran meanwhile */
+        return COUNT_MS;
+    }
+    growth->count = MIN(growth->count, GROWTH_SUSPECTS);
+    while (growth->count && growth->suspects[growth->count - 1].spent_us < SPENT_LEAST_US)
+        growth->count--;
+    return freeze_next(growth, now_us);
+}
+
+/* ---- watching ---- */
+
+static uint64_t longest_window_us(const struct growth *growth, int64_t lost)
+{
+    for (size_t i = 0;; i++)
+        if (!patience[i].part || (uint64_t)lost > growth->memory_bytes / patience[i].part)
+            return (uint64_t)patience[i].window_ms * US;
+}
+
+/* How fast it grows, by the last MOVE of it and not by one jump; 0: it does not. */
+static uint64_t bytes_per_s(const struct growth *growth, const struct growth_sample *now)
+{
+    for (unsigned i = 1; i < growth->sampled; i++) {
+        const struct growth_sample *then = &growth->samples[(growth->newest + GROWTH_SAMPLES - i) % GROWTH_SAMPLES];
+        int64_t bytes = grown(then, now);
+        if (bytes >= MOVE && now->at_us >= then->at_us + MOVE_MS * US)
+            return (uint64_t)bytes * 1000000 / (now->at_us - then->at_us);
+    }
+    return 0;
+}
+
+/* The most by which the kernel's part has shrunk from one look to the next, lately. */
+static void note_shrinking(struct growth *growth, const struct growth_sample *now)
+{
+    const struct growth_sample *then = &growth->samples[growth->newest];
+    int64_t shrunk = growth->sampled ? then->kernel - now->kernel : 0;
+
+    growth->shrunk = MAX(growth->shrunk - growth->shrunk / 128, MIN(shrunk, PROOF_MOST / RESTLESS));
+}
+
+static uint64_t watching(struct growth *growth, uint64_t now_us)
+{
+    struct growth_sample now;
+
+    if (!growth->ops->sample(growth->context, false, &now))
+        return GROWTH_LOOK_MS;
+    growth->low.kernel = MIN(growth->low.kernel, now.kernel);
+    growth->low.uncharged = MIN(growth->low.uncharged, now.uncharged);
+    note_shrinking(growth, &now);
+    growth->newest = (growth->newest + 1) % GROWTH_SAMPLES;
+    growth->samples[growth->newest] = now;
+    growth->sampled = MIN(growth->sampled + 1, GROWTH_SAMPLES);
+    int64_t lost = grown(&growth->low, &now);
+    uint64_t rate = lost < TRIGGER ? 0 : bytes_per_s(growth, &now);
+    if (lost < TRIGGER || rate)
+        growth->since_us = now_us;
+    if (now_us - growth->since_us > DRIFT_MS * (uint64_t)US)
+        growth->low = now;
+    /* A rest is over sooner if much more is lost meanwhile. */
+    if (!rate || (now_us < growth->not_before_us && lost < growth->not_below))
+        return GROWTH_LOOK_MS;
+    uint64_t proof = (uint64_t)MIN(MAX(growth->shrunk * RESTLESS, PROOF_LEAST), PROOF_MOST);
+    uint64_t window_us = MAX(proof * growth->several * 1000000 / rate, WINDOW_LEAST_MS * US);
+    if (window_us > longest_window_us(growth, lost))
+        return GROWTH_LOOK_MS;
+    growth->lost = lost;
+    growth->window_us = window_us;
+    growth->expected = rate * window_us / 1000000 / growth->several;
+    growth->round_began_us = now_us;
+    growth->round_until_us = now_us + ROUND_MS * (uint64_t)US + ROUND_WINDOWS * window_us;
+    growth->count_until_us = now_us + COUNT_MOST_MS * US;
+    growth->step_until_us = 0;
+    growth->cursor = 0;
+    growth->proofs = 0;
+    growth->listed = growth->stopped = growth->found = false;
+    growth->state = GROWTH_COUNTING;
+    log_debug("native: the kernel's memory grows by %" PRIu64 " MiB a second, %" PRId64 " MiB so far: who is it?",
+              rate >> 20, lost >> 20);
+    return counting(growth, now_us);
+}
+
+uint64_t growth_step(struct growth *growth, uint64_t now_us)
+{
+    static uint64_t (*const steps[])(struct growth * growth, uint64_t now_us) = {
+        [GROWTH_WATCHING] = watching, [GROWTH_COUNTING] = counting, [GROWTH_FREEZING] = freezing,
+        [GROWTH_STILL] = still,       [GROWTH_MOVING] = moving,
+    };
+    uint64_t pause_ms;
+
+    if (now_us < growth->due_us)
+        return 1 + (growth->due_us - now_us - 1) / US;
+    pause_ms = steps[growth->state](growth, now_us);
+    growth->due_us = now_us + pause_ms * US;
+    return pause_ms;
+}
