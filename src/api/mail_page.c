@@ -222,7 +222,10 @@ static struct str *sorted_lines(struct arena *arena, struct str body, size_t *ou
     return lines;
 }
 
-/* Lines that the answered message has too are dim: the rest is what this message adds. */
+/*
+ * Lines that are quoted (">") and that the answered message has are dim. Others never are: a stranger could have written in
+ * advance what the agent says, and the approver would overlook it.
+ */
 static void body_lines(struct request *rq, struct str body, struct str answered)
 {
     size_t count;
@@ -232,7 +235,8 @@ static void body_lines(struct request *rq, struct str body, struct str answered)
     raw(rq, "<pre>");
     while (body.len && str_cut(&body, '\n', &line)) {
         struct str core = line_core(line);
-        bool is_old = core.len && count && bsearch(&core, old, count, sizeof core, compare_lines);
+        bool is_old =
+            core.len && count && str_starts(line, STR(">")) && bsearch(&core, old, count, sizeof core, compare_lines);
         raw(rq, is_old ? "<span class=\"old\">" : "");
         text(rq, line);
         raw(rq, is_old ? "</span>\n" : "\n");

@@ -91,7 +91,7 @@ static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state
                                       .to_count = 1,
                                       .recipients = all,
                                       .recipient_count = 2,
-                                      .text = STR("</pre><script>alert(1)</script>\nold line\n> old line too"),
+                                      .text = STR("</pre><script>alert(1)</script>\n> old line too"),
                                       .html = STR("<p>\"quoted\" & 'more'</p>"),
                                       .attachments = &file,
                                       .attachment_count = 1,
@@ -99,7 +99,7 @@ static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state
                                       .warning_count = 1 };
     held.answered.has_content = true;
     held.answered.content.from = STR("<b>c@c.example");
-    held.answered.content.text = STR("old line\nold line too");
+    held.answered.content.text = STR("old line too");
     fake.page = &held;
     assert_int_equal(get(s, PAGE), 200);
     LACKS(s, "<script");
@@ -110,9 +110,24 @@ static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state
     HAS(s, "&lt;U+202E&gt;");
     HAS(s, "srcdoc=\"&#60;p&#62;&#34;quoted&#34; &#38; &#39;more&#39;&#60;/p&#62;\"");
     HAS(s, "Copy to</dt><dd>z@z.example");
-    HAS(s, "<span class=\"old\">old line</span>");
     HAS(s, "<span class=\"old\">&#62; old line too</span>");
     HAS(s, "&#60;script&#62;a.pdf");
+}
+
+/* Otherwise a stranger writes in advance the sentence that the approver is to overlook. */
+static void only_quoted_lines_of_the_answered_message_are_dim(void **state)
+{
+    struct mail_served *s = *state;
+    struct held_message held = { .message = { .has_content = true, .direction = MAIL_OUTBOUND } };
+
+    held.message.content.text =
+        STR("pay this today\n  pay this today\n> pay this today\n>> pay this today\n> not theirs");
+    held.answered.has_content = true;
+    held.answered.content.text = STR("pay this today\n> pay this today");
+    fake.page = &held;
+    assert_int_equal(get(s, PAGE), 200);
+    HAS(s, "<pre>pay this today\n  pay this today\n<span class=\"old\">&#62; pay this today</span>\n"
+           "<span class=\"old\">&#62;&#62; pay this today</span>\n&#62; not theirs\n</pre>");
 }
 
 static void the_form_decides_with_the_hash_that_was_shown(void **state)
@@ -183,6 +198,7 @@ int main(void)
         PAGE_TEST(opening_the_page_shows_and_decides_nothing),
         PAGE_TEST(attachments_open_from_the_page),
         PAGE_TEST(nothing_that_a_stranger_writes_becomes_part_of_the_page),
+        PAGE_TEST(only_quoted_lines_of_the_answered_message_are_dim),
         PAGE_TEST(the_form_decides_with_the_hash_that_was_shown),
         PAGE_TEST(a_form_that_is_not_complete_decides_nothing),
         PAGE_TEST(a_form_from_another_site_decides_nothing),
