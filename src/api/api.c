@@ -95,7 +95,7 @@ void request_send(struct request *rq)
 {
     struct reply *reply = &rq->reply;
     struct http_field fields[REPLY_FIELDS + 2] = {
-        CORS_ORIGIN,
+        CORS_ORIGIN, /* first, see below */
         { STR_INIT("Access-Control-Expose-Headers"),
           STR_INIT("X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After, "
                    "Should-Retry") },
@@ -108,7 +108,8 @@ void request_send(struct request *rq)
     }
     memcpy(fields + 2, reply->fields, reply->field_count * sizeof fields[0]);
     log_debug("api: %.*s %.*s: %u", STR_ARG(rq->ex->head.method_text), STR_ARG(request_shown(rq)), reply->status);
-    http_reply(rq->ex, reply->status, fields, reply->field_count + 2, buf_str(&reply->body));
+    size_t skipped = rq->no_pages ? 2 : 0;
+    http_reply(rq->ex, reply->status, fields + skipped, reply->field_count + 2 - skipped, buf_str(&reply->body));
 }
 
 static void send_problem(struct request *rq, unsigned status, const char *slug, struct str message)
@@ -375,7 +376,7 @@ void api_handle(struct api *api, struct http_exchange *ex)
     struct err err;
 
     ex->events = &events;
-    if (ex->head.method == HTTP_OPTIONS) {
+    if (ex->head.method == HTTP_OPTIONS && mail_api_allows_pages(&ex->head, &ex->arena)) {
         send_preflight(ex);
         return;
     }

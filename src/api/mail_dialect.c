@@ -566,6 +566,35 @@ void mail_place(const struct sockaddr_storage *peer, char room[MAIL_PLACE_BYTES]
     }
 }
 
+bool mail_api_allows_pages(const struct http_head *head, struct arena *arena)
+{
+    const struct mail_dialect *dialect = mail_dialect_of(head, arena);
+    struct http_head post = *head; /* the preflight of one, too */
+    struct http_match match;
+    struct err err;
+
+    post.method = HTTP_POST;
+    return !http_route(dialect->routes, dialect->route_count, &post, arena, &match, &err) || !match.route ||
+           !(match.route->flags & MAIL_NO_PAGES);
+}
+
+/*
+ * A browser sends Origin with each POST of a page. The type counts too, for browsers that leave Origin out: any other type than
+ * those of forms needs a preflight, which this path refuses.
+ */
+static bool refuses_page(struct request *rq)
+{
+    struct str type = header(&rq->ex->head, STR("Content-Type")), media;
+
+    if (http_header(&rq->ex->head, STR("Origin")))
+        mail_reply_problem(rq, 403, "web pages cannot call this: call it from a program, without Origin");
+    else if (type.len && (!str_cut(&type, ';', &media) || !str_eq_nocase(str_trim(media), STR("application/json"))))
+        mail_reply_problem(rq, 415, "send Content-Type: application/json, or neither a body nor a type");
+    else
+        return false;
+    return true;
+}
+
 static void note_place(struct request *rq)
 {
     struct sockaddr_storage peer = { 0 };
@@ -590,6 +619,8 @@ static void route(struct request *rq)
         send_answer(rq);
     } else if (!rq->match.route) {
         no_route(rq);
+        send_answer(rq);
+    } else if (rq->no_pages && refuses_page(rq)) {
         send_answer(rq);
     } else if (rq->match.route->flags & MAIL_PUBLIC) {
         admit(rq);
@@ -621,6 +652,7 @@ void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char 
     rq->mail = ARENA_NEW(&ex->arena, struct mail_request);
     rq->mail->api = api;
     rq->mail->dialect = mail_dialect_of(&ex->head, rq->arena);
+    rq->no_pages = !mail_api_allows_pages(&ex->head, rq->arena);
     note_place(rq);
     /* Programs inside reach the service's public names over TLS that egress ends. */
     rq->mail->is_tls = sandbox_id ? !is_inside_name(&ex->head) : http_is_tls(ex);

@@ -25,6 +25,8 @@ enum mail_route_flags {
     MAIL_ANY_KEY = 1 << 10, /* any valid key; the action decides */
     MAIL_LARGE = 1 << 11,   /* takes attachments: LIMIT_MAIL_BODY_BYTES instead of LIMIT_CALL_BODY_BYTES */
     MAIL_ABSENT = 1 << 12,  /* the service has it, a self-hosted server does not: 501 with the row's help */
+    /* Gives something to whoever calls it, so any web page in a browser could take it: no CORS, no Origin, only JSON. */
+    MAIL_NO_PAGES = 1 << 13,
 };
 
 #define MAIL_ROUTE(method, pattern, handler, flags, help)      \
@@ -153,6 +155,8 @@ void mail_api_free(struct mail_api *api);
 void mail_api_heard(struct mail_api *api, const struct mail_event *event);
 /* Is this path ours? */
 bool mail_api_takes(const struct http_head *head);
+/* May a web page of another site call this path? Only for paths of mail it may not. */
+bool mail_api_allows_pages(const struct http_head *head, struct arena *arena);
 /* Answers it, now or later. On the loop. sandbox_id: NULL, or the sandbox that the connection comes from. */
 void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char *sandbox_id);
 /* Where a connection comes from, for limits: an IPv4 address, or the /64 network of an IPv6 one, which one host has. */

@@ -10,6 +10,7 @@ static struct str code_of(unsigned status)
     switch (status) {
     case 400:
     case 413:
+    case 415:
         return STR("invalid_request");
     case 401:
         return STR("authentication_error");
@@ -63,6 +64,7 @@ enum {
     ADMIN = MAIL_SCOPE_ADMIN,
     ANY_KEY = MAIL_ANY_KEY,
     PUBLIC = MAIL_PUBLIC,
+    NO_PAGES = MAIL_NO_PAGES,
     LARGE = MAIL_LARGE,
 };
 
@@ -73,7 +75,7 @@ enum {
 #define NO_GUIDES "This server has no guides of the service: its own documentation is docs/mail.md in Cloister's source"
 
 static const struct http_route routes[] = {
-    MAIL_ROUTE(POST, "/v1/signup", lm_signup, PUBLIC, "Make an account; its token is shown once"),
+    MAIL_ROUTE(POST, "/v1/signup", lm_signup, PUBLIC | NO_PAGES, "Make an account; its token is shown once"),
     MAIL_ROUTE(GET, "/v1/account", lm_account, ANY_KEY, "Describe the account: limits and use"),
 
     MAIL_ROUTE(POST, "/v1/inboxes", lm_inbox_create, ADMIN, "Make an inbox; its own token is shown once"),

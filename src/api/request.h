@@ -30,6 +30,7 @@ struct request {
     bool is_tls;               /* the client has come over TLS */
     struct str sandbox_id;     /* the connection comes from inside this sandbox; empty: from outside */
     struct mail_request *mail; /* mail_dialect.h; NULL: not about mail */
+    bool no_pages;             /* web pages of other sites must not call this: the answer has no CORS */
     /* api.c's and mail_dialect.c's own */
     struct job job;
     bool must_wait;     /* a handler of STARTS has set this and left no answer: it is called again where it may wait */

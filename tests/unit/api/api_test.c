@@ -545,6 +545,12 @@ static void a_preflight_is_answered_before_anything_is_checked(void **state)
     assert_string_equal(answer_header(s, &answer, "Access-Control-Max-Age"), "43200");
     answer = CALL(s, "GET", "/v2/sandboxes", NULL);
     assert_non_null(strstr(answer_header(s, &answer, "Access-Control-Expose-Headers"), "X-Next-Token"));
+    /* Mail's routes too, but not the one that gives a credential to anybody. */
+    assert_int_equal(served_call_bare(s, "OPTIONS", "/v1/inboxes", NULL, fields, 2).status, 204);
+    MUST(http_fetch(&s->rig.arena, str_from(s->address), STR("OPTIONS"), STR("/v1/signup"), fields, 2,
+                    (struct str){ 0 }, 60000, &answer, &err));
+    assert_int_equal(answer.status, 501); /* this server has no mail */
+    assert_null(http_header(&answer.head, STR("Access-Control-Allow-Origin")));
 }
 
 /* ---- bad input ---- */

@@ -58,6 +58,40 @@ static void anybody_signs_up_by_an_empty_post(void **state)
     assert_string_equal(mail_header(s, "Retry-After"), "120");
 }
 
+/* Any page in a browser on a machine that reaches this server could sign up, and then send. */
+static void a_web_page_does_not_sign_up(void **state)
+{
+    struct mail_served *s = *state;
+    static const struct {
+        const char *name, *value, *text;
+        unsigned status;
+    } rows[] = {
+        { "Origin", "http://evil.example", "web pages", 403 },
+        { "Origin", "null", "web pages", 403 },
+        { "Content-Type", "text/plain", "application/json", 415 },
+        { "Content-Type", "application/x-www-form-urlencoded", "application/json", 415 },
+        { "Content-Type", "application/jsonp", "application/json", 415 },
+        { "Content-Type", "application/json; charset=utf-8", NULL, 201 },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct http_field field = { str_from(rows[i].name), str_from(rows[i].value) };
+        assert_int_equal(mail_ask_with(s, "POST", "/v1/signup", "{}", &field, 1), rows[i].status);
+        assert_null(mail_header(s, "Access-Control-Allow-Origin"));
+        if (rows[i].text) {
+            assert_string_equal(fake.said, "");
+            refused(s, rows[i].status, rows[i].status == 403 ? "insufficient_tier" : "invalid_request", rows[i].text);
+        }
+    }
+    struct http_field preflight[] = { { STR("Origin"), STR("http://evil.example") },
+                                      { STR("Access-Control-Request-Method"), STR("POST") } };
+    assert_int_equal(mail_ask_with(s, "OPTIONS", "/v1/signup", NULL, preflight, 2), 405);
+    assert_null(mail_header(s, "Access-Control-Allow-Origin"));
+    /* Other routes need a key, which a page of another site does not have. */
+    call(s, "GET", "/v1/account", NULL, 200);
+    assert_string_equal(mail_header(s, "Access-Control-Allow-Origin"), "*");
+}
+
 static void an_account_can_send_within_limits(void **state)
 {
     struct mail_served *s = *state;
@@ -497,6 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SERVED(anybody_signs_up_by_an_empty_post),
+        SERVED(a_web_page_does_not_sign_up),
         SERVED(an_account_can_send_within_limits),
         SERVED(an_inbox_is_made_with_its_own_token),
         SERVED(a_taken_address_is_a_collision),
