@@ -33,7 +33,8 @@ enum mail_caller_kind {
 struct mail_caller {
     enum mail_caller_kind kind;
     char tenant_id[MAIL_INBOX_ID_BYTES];
-    char account_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_ACCOUNT; also a key of an inbox that has created others */
+    /* MAIL_CALLER_ACCOUNT; also a key of an inbox that has created others. Of a sandbox that has signed up: inbox_id. */
+    char account_id[MAIL_INBOX_ID_BYTES];
     char inbox_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_INBOX, MAIL_CALLER_SANDBOX (unless it has an account's token) */
     char key_id[MAIL_KEY_ID_BYTES];
     char actor[64]; /* for the audit: "key:…", "sandbox:…", "operator" */
@@ -57,7 +58,8 @@ bool mail_caller_by_admin(const struct actions *actions, struct str token, struc
  *                         message, whatever the inbox's mode and allowlist say: whoever makes a sandbox chooses its
  *                         metadata. A key of another inbox is ERR_DENIED.
  *   otherwise, with a valid key of the team's tenant: what this key may.
- *   otherwise             the sandbox's own inbox, made at first use, to read and send. An unknown key is ignored.
+ *   otherwise             the sandbox's own inbox, made at first use, to read and send. An unknown key is ignored. With the
+ *                         token that this sandbox got when it signed up: as an account, which may make more inboxes.
  *
  * Keys of other tenants and oversight keys are ERR_DENIED: mail is approved outside of sandboxes.
  */
@@ -199,7 +201,11 @@ struct mail_account {
     int64_t created_us, last_active_us;
     struct str oversight_address; /* of the tenant: gets copies of what monitored inboxes send; empty: none */
 };
-/* LobsterMail's signup: public. ERR_LIMIT: 15 an hour for all from this place. ERR_DENIED: the operator allows none. */
+/*
+ * LobsterMail's sign-up, without a key. `place`: an address of the network, or "sandbox:ID". ERR_DENIED: the operator allows
+ * none from the network, or the sandbox is bound to an inbox. ERR_LIMIT: too many from this address. A sandbox gets the same
+ * token each time.
+ */
 bool action_account_create(const struct actions *actions, struct str place, struct arena *arena,
                            struct mail_account *out, struct secret *out_token, uint32_t *out_retry_s, struct err *err)
     must_use;
@@ -420,8 +426,16 @@ void mail_dispatch(const struct actions *actions, const char *inbox_id);
  */
 int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 
-/* Once in an hour or so: shreds what was deleted a week ago, lets go of inboxes of sandboxes that have ended. */
+/* Once in an hour or so: shreds what was deleted a week ago. */
 void action_mail_sweep(const struct actions *actions, int64_t now_us);
+
+/*
+ * Once in a second or so: what sandboxes leave that have ended, also before this server has started. Their keys are revoked.
+ * What they made by their accounts is removed, with its directory and what it holds; a sandbox's own inbox once nothing is
+ * held in it any more. One from which something has left, or about which a person has decided, stays for its audit, as a
+ * deleted inbox does.
+ */
+void action_mail_ended(const struct actions *actions);
 
 /*
  * Directories that were in mail/ when the server started, before anybody could ask for an inbox: one that no row knows, in

@@ -1,6 +1,7 @@
 /*
- * Accounts: principals that create inboxes by themselves. One is made by a public sign-up, which is limited by the place
- * that it comes from; all are in the tenant "default", or for a sandbox in the tenant of its team.
+ * Accounts: principals that create inboxes by themselves. One is made by a sign-up from the network, if the operator allows
+ * any; they are limited by the place that they come from, and are in the tenant "default". A sign-up from inside a sandbox
+ * makes nothing: the sandbox's own inbox is its account, and ends with it.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -44,6 +45,23 @@ static bool account_add(const struct actions *actions, const struct mail_tenant_
     return store_mail_key_add(actions->store, out, err);
 }
 
+static bool sandbox_account(const struct actions *actions, struct str sandbox_id, struct arena *arena,
+                            struct mail_account *out, struct secret *out_token, struct err *err)
+{
+    struct mail_caller caller;
+
+    mail_sandbox_token(actions, sandbox_id, out_token);
+    if (!mail_caller_by_sandbox(actions, sandbox_id, secret_reveal(out_token), &caller, err))
+        return err_wrap(err, "sign up");
+    bool ok = mail_is_sandbox_account(&caller)
+                  ? action_account_get(actions, &caller, arena, out, err)
+                  : err_set(err, ERR_DENIED,
+                            "this sandbox uses the inbox in its metadata (mail.inbox), and has no account: send with "
+                            "that inbox's key");
+    mail_caller_wipe(&caller);
+    return ok;
+}
+
 bool action_account_create(const struct actions *actions, struct str place, struct arena *arena,
                            struct mail_account *out, struct secret *out_token, uint32_t *out_retry_s, struct err *err)
 {
@@ -56,14 +74,17 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     *out_retry_s = 0;
     if (!mail_is_on(actions, err))
         return false;
+    if (str_skip(&sandbox_id, STR("sandbox:")))
+        return sandbox_account(actions, sandbox_id, arena, out, out_token, err);
     if (!actions->mail->signups_per_hour)
-        return err_set(err, ERR_DENIED, "this server takes no sign-ups: ask its operator for a key");
+        return err_set(err, ERR_DENIED,
+                       "this server takes no sign-ups from the network: ask its operator for a key "
+                       "(cloister mail inbox create), or to start it with --mail-signups-per-hour 15");
     mail_keyed_hash(actions, "place", place_of(place, arena), who);
     /* The place first: tries that are refused must not use up what is there for all. */
     if (!store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
                          err) ||
-        !(str_skip(&sandbox_id, STR("sandbox:")) ? mail_sandbox_tenant(actions, sandbox_id, arena, &tenant, err)
-                                                 : mail_tenant_ensure(actions, STR(""), arena, &tenant, err)) ||
+        !mail_tenant_ensure(actions, STR(""), arena, &tenant, err) ||
         !store_mail_rate(actions->store, "signups", STR("all"), LIMIT_MAIL_SIGNUPS, HOUR_US, out_retry_s, err))
         return false;
     mail_key_text(true, &token);
@@ -141,17 +162,17 @@ bool action_account_get(const struct actions *actions, const struct mail_caller 
         .name = tenant.name,
         .tenant = tenant.name,
         .inbox_count = (uint32_t)count,
-        .inbox_most = actions->mail->inboxes_most,
+        .inbox_most = mail_is_sandbox_account(caller) ? 1 + LIMIT_MAIL_SANDBOX_MORE : actions->mail->inboxes_most,
         .sends_per_day = actions->mail->sends_per_day,
     };
     memcpy(account.tenant_id, caller->tenant_id, sizeof account.tenant_id);
-    if (caller->account_id[0]) {
+    if (caller->account_id[0] && !mail_is_sandbox_account(caller)) {
         if (!store_mail_account_get(actions->store, str_from(caller->account_id), arena, &row, err))
             return false;
         memcpy(account.id, caller->account_id, sizeof account.id);
         account.created_us = row.created_us;
         account.last_active_us = row.last_used_us;
-    } else { /* a key of one inbox: that is its account */
+    } else { /* a key of one inbox, or a sandbox: the inbox is the account */
         memcpy(account.id, caller->inbox_id, sizeof account.id);
         account.created_us = count ? inboxes[0].created_us : 0;
         account.last_active_us = clock_wall_us();

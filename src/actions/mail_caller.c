@@ -2,7 +2,8 @@
  * Who asks: by a key, by the admin token, or from inside a sandbox.
  *
  * A sandbox needs no key: its identity is the connection that its request came by. Its own inbox is made at first use. The
- * server keeps that inbox's key, encrypted under the server's secret, for as long as the sandbox lives.
+ * server keeps that inbox's key, encrypted under the server's secret, for as long as the sandbox lives. A sandbox that signs
+ * up gets a token that follows from its id: with it its own inbox is an account, which may make more of them.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -84,15 +85,6 @@ static bool sandbox_look(const struct actions *actions, struct str id, struct ar
         return err_wrap(err, "team of sandbox %.*s", STR_ARG(out->id));
     out->team_slug = team.slug;
     return true;
-}
-
-bool mail_sandbox_tenant(const struct actions *actions, struct str sandbox_id, struct arena *arena,
-                         struct mail_tenant_row *out, struct err *err)
-{
-    struct inside inside;
-
-    return sandbox_look(actions, sandbox_id, arena, &inside, err) &&
-           mail_tenant_ensure(actions, inside.team_slug, arena, out, err);
 }
 
 static struct mail_caller sandbox_caller(const struct inside *inside, const struct mail_tenant_row *tenant)
@@ -179,8 +171,26 @@ static bool own_inbox(const struct actions *actions, const struct inside *inside
     return fits || err_set(err, ERR_INTERNAL, "the key of the sandbox's inbox is damaged");
 }
 
+void mail_sandbox_token(const struct actions *actions, struct str sandbox_id, struct secret *out)
+{
+    char hash[65];
+
+    mail_keyed_hash(actions, "token of a sandbox", sandbox_id, hash);
+    out->len = (size_t)snprintf((char *)out->bytes, sizeof out->bytes, "lm_sk_live_%.43s", hash);
+    explicit_bzero(hash, sizeof hash);
+}
+
+/* A copy of a sandbox has its memory and files, but another id: its token is another one. */
+static bool is_own_token(const struct actions *actions, struct str sandbox_id, struct str text)
+{
+    auto_wipe struct secret token = { 0 };
+
+    mail_sandbox_token(actions, sandbox_id, &token);
+    return secret_eq(&token, text);
+}
+
 static bool by_sandbox(const struct actions *actions, struct str sandbox_id, const struct mail_caller *key,
-                       struct arena *arena, struct mail_caller *out, struct err *err)
+                       bool has_own_token, struct arena *arena, struct mail_caller *out, struct err *err)
 {
     struct mail_tenant_row tenant;
     struct inside inside;
@@ -192,7 +202,14 @@ static bool by_sandbox(const struct actions *actions, struct str sandbox_id, con
         return by_metadata(actions, &inside, &tenant, key, arena, out, err);
     if (key)
         return with_key(&inside, &tenant, key, NULL, out, err);
-    return own_inbox(actions, &inside, &tenant, arena, out, err);
+    if (!own_inbox(actions, &inside, &tenant, arena, out, err))
+        return false;
+    if (has_own_token) {
+        memcpy(out->account_id, out->inbox_id, sizeof out->account_id);
+        out->scopes |= MAIL_SCOPE_ADMIN;
+        out->is_lobster = true;
+    }
+    return true;
 }
 
 bool mail_caller_by_sandbox(const struct actions *actions, struct str sandbox_id, struct str key,
@@ -204,13 +221,14 @@ bool mail_caller_by_sandbox(const struct actions *actions, struct str sandbox_id
 
     if (!mail_is_on(actions, err))
         return false;
-    if (key.len) {
+    bool has_own_token = is_own_token(actions, sandbox_id, key);
+    if (key.len && !has_own_token) {
         has_key = mail_caller_by_key(actions, key, &by_key, err);
         if (!has_key && err->kind != ERR_DENIED)
             return false;
     }
     arena_init(&arena);
-    bool ok = by_sandbox(actions, sandbox_id, has_key ? &by_key : NULL, &arena, out, err);
+    bool ok = by_sandbox(actions, sandbox_id, has_key ? &by_key : NULL, has_own_token, &arena, out, err);
     arena_done(&arena);
     mail_caller_wipe(&by_key);
     return ok;

@@ -2,7 +2,7 @@
  * Inboxes: made, listed, changed, deleted; their modes and allowlists.
  *
  * Making one: the file first (mail_inbox_make(), in a worker of its own), then its row together with its key. If the row
- * cannot be written, the file is shredded again. The inbox's private key is wrapped under its own key and, unless
+ * cannot be written, the file is removed again. The inbox's private key is wrapped under its own key and, unless
  * strict_inbox_keys is on, under the token of the account that asked.
  *
  * Modes: down is free, and pulls back what has not been approved. Up needs the operator: a code (action_inbox_request_mode()
@@ -107,7 +107,7 @@ struct making {
     uint32_t scopes; /* of its key */
     bool is_lobster;
     const struct mail_reader *creator; /* also reads; NULL: nobody else */
-    uint32_t most;                     /* inboxes of this account; 0: no limit */
+    struct mail_inbox_most most;
 };
 
 /* The file is there; now its rows, or neither. */
@@ -139,7 +139,7 @@ static bool make_rows(const struct actions *actions, const struct making *making
     if (making->sandbox_id.len)
         sandbox.credential = mail_encrypt(actions, secret_reveal(text),
                                           arena_format(arena, "sandbox:%.*s", STR_ARG(making->sandbox_id)), arena);
-    if (!store_mail_inbox_add(actions->store, &row, making->most, key, making->sandbox_id.len ? &sandbox : NULL, err))
+    if (!store_mail_inbox_add(actions->store, &row, &making->most, key, making->sandbox_id.len ? &sandbox : NULL, err))
         return false;
     *out = row;
     *out_sandbox = sandbox;
@@ -163,7 +163,11 @@ static bool make(const struct actions *actions, const struct making *making, con
     if (making->creator)
         readers[1] = *making->creator;
     struct mail_inbox_new want = {
-        .inbox_id = id, .readers = readers, .reader_count = making->creator ? 2 : 1, .actor = making->actor
+        .inbox_id = id,
+        .readers = readers,
+        .reader_count = making->creator ? 2 : 1,
+        .actor = making->actor,
+        .is_temporary = making->sandbox_id.len || making->most.of_sandbox,
     };
     bool made = mail_inbox_make(actions->mail->mail, &want, &public_key, err);
     seal_key_wipe(&readers[0].kek);
@@ -172,7 +176,7 @@ static bool make(const struct actions *actions, const struct making *making, con
         return err_wrap(err, "make inbox %s", id);
     if (!make_rows(actions, making, id, hash, &public_key, &key, text, arena, out, out_sandbox, err)) {
         struct err why;
-        if (!mail_inbox_shred(actions->mail->mail, id, making->actor, &why))
+        if (!mail_inbox_unmake(actions->mail->mail, id, &why))
             log_warn("inbox %s: cannot remove the file of an inbox that was not made: %s", id, err_text(&why));
         return false;
     }
@@ -260,7 +264,7 @@ static bool may_create(const struct mail_caller *caller, struct err *err)
     if (caller->kind == MAIL_CALLER_SANDBOX && !caller->scopes)
         return err_set(err, ERR_DENIED, "a sandbox without a key has one inbox");
     /* Nobody is asked for LobsterMail's inboxes, so the account's limit must hold for what its inboxes do, too. */
-    if (caller->is_lobster && caller->inbox_id[0])
+    if (caller->is_lobster && caller->inbox_id[0] && !mail_is_sandbox_account(caller))
         return err_set(err, ERR_DENIED, "an inbox's own token makes no inboxes: use the account's token");
     return mail_need_scope(caller, MAIL_SCOPE_ADMIN, err);
 }
@@ -288,14 +292,20 @@ static bool create_consent(const struct actions *actions, const struct mail_call
 /* The number of inboxes is checked before a code is asked for, and again when the row is written. */
 static bool below_limit(const struct actions *actions, const struct mail_caller *caller, struct err *err)
 {
+    bool of_sandbox = mail_is_sandbox_account(caller);
     uint32_t count;
 
     if (caller->kind == MAIL_CALLER_OPERATOR)
         return true;
-    return store_mail_inbox_count(actions->store, str_from(caller->account_id), &count, err) &&
-           (count < actions->mail->inboxes_most ||
-            err_set(err, ERR_LIMIT, "this account has %u inboxes already, the most that it may have: delete one first",
-                    count));
+    if (!store_mail_inbox_count(actions->store, str_from(caller->account_id), of_sandbox, &count, err))
+        return false;
+    if (of_sandbox)
+        return count < LIMIT_MAIL_SANDBOX_MORE ||
+               err_set(err, ERR_LIMIT, "this sandbox has made %u inboxes, the most that it may make in its life",
+                       count);
+    return count < actions->mail->inboxes_most ||
+           err_set(err, ERR_LIMIT, "this account has %u inboxes already, the most that it may have: delete one first",
+                   count);
 }
 
 /* Of two at once that make the same tenant, both may say so. */
@@ -345,8 +355,10 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         .mode = MIN(mode, MAIL_GATED_SEND), /* a looser one only by the operator's code, later */
         .scopes = MAIL_SCOPE_READ | MAIL_SCOPE_SEND | MAIL_SCOPE_ADMIN,
         .is_lobster = caller->is_lobster,
-        .most = is_operator ? 0 : actions->mail->inboxes_most,
     };
+    making.most.of_sandbox = mail_is_sandbox_account(caller);
+    if (!is_operator)
+        making.most.account = making.most.of_sandbox ? LIMIT_MAIL_SANDBOX_MORE : actions->mail->inboxes_most;
     if (!below_limit(actions, caller, err) ||
         !create_consent(actions, caller, tenant.id, want, &making, arena, out_pending, err))
         return false;
@@ -678,8 +690,11 @@ bool action_inbox_delete(const struct actions *actions, const struct mail_caller
 
     if (!mail_is_on(actions, err) ||
         !(caller->kind == MAIL_CALLER_OPERATOR || mail_need_scope(caller, MAIL_SCOPE_ADMIN, err)) ||
-        !mail_row_for(actions, caller, ref, arena, &row, err) ||
-        !approver_public(actions, row.tenant_id, arena, &approvers, err) ||
+        !mail_row_for(actions, caller, ref, arena, &row, err))
+        return false;
+    if (mail_is_sandbox_account(caller) && str_eq(row.id, str_from(caller->inbox_id)))
+        return err_set(err, ERR_DENIED, "a sandbox's own inbox is its account, and ends with the sandbox");
+    if (!approver_public(actions, row.tenant_id, arena, &approvers, err) ||
         !busy_begin(actions, arena_text(arena, row.id), &busy, err))
         return false;
     busy_stop(busy);
@@ -734,14 +749,11 @@ void action_mail_sweep(const struct actions *actions, int64_t now_us)
     struct mail_inbox_row *rows;
     struct arena arena;
     struct err err;
-    uint32_t orphans;
     size_t count;
 
     if (!actions->mail)
         return;
     arena_init(&arena);
-    if (!store_mail_sandbox_sweep(actions->store, &orphans, &err))
-        log_warn("mail: %s", err_text(&err));
     if (store_mail_inbox_stale(actions->store, now_us - KEPT_US, LIMIT_MAIL_SHRED, &arena, &rows, &count, &err))
         for (size_t i = 0; i < count; i++)
             shred(actions, &rows[i], &arena);
@@ -749,6 +761,69 @@ void action_mail_sweep(const struct actions *actions, int64_t now_us)
         log_warn("mail: %s", err_text(&err));
     arena_done(&arena);
     mail_grants_expire(actions, now_us);
+}
+
+/* Its held messages leave the approvers' queue. What was approved leaves as from any inbox whose sandbox has ended. */
+static bool keep_ended(const struct actions *actions, const struct mail_inbox_row *row, bool is_damaged,
+                       struct arena *arena, struct err *err)
+{
+    char *id = arena_text(arena, row->id);
+    struct seal_key approvers;
+    struct busy_inbox *busy;
+    uint32_t withdrawn;
+
+    if (is_damaged) { /* the sweep tries to shred it */
+        if (!row->deleted_us && !store_mail_inbox_delete(actions->store, row->id, err))
+            return false;
+    } else if (row->account_id.len && !row->deleted_us) {
+        if (!approver_public(actions, row->tenant_id, arena, &approvers, err) || !busy_begin(actions, id, &busy, err))
+            return false;
+        busy_stop(busy);
+        bool ok = mail_withdraw(actions->mail->mail, id, &approvers, STR("server"), &withdrawn, err);
+        busy_go(busy);
+        busy_end(actions, busy, 0);
+        if (!ok)
+            return false;
+    }
+    return store_mail_inbox_stays(actions->store, row->id, err);
+}
+
+static void remove_ended(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)
+{
+    struct err err;
+
+    if (mail_inbox_unmake(actions->mail->mail, arena_text(arena, row->id), &err)) {
+        if (store_mail_inbox_removed(actions->store, row->id, &err))
+            log_info("inbox %.*s: removed after its sandbox", STR_ARG(row->id));
+        else
+            log_warn("inbox %.*s: %s", STR_ARG(row->id), err_text(&err));
+        return;
+    }
+    bool is_damaged = err.kind == ERR_INTERNAL;
+    if ((is_damaged || err.kind == ERR_CONFLICT) && keep_ended(actions, row, is_damaged, arena, &err))
+        log_info("inbox %.*s: its sandbox has ended; it is shredded in a week, its audit stays", STR_ARG(row->id));
+    else
+        log_debug("inbox %.*s: cannot be removed now, and is tried again: %s", STR_ARG(row->id), err_text(&err));
+}
+
+void action_mail_ended(const struct actions *actions)
+{
+    struct mail_inbox_row *rows;
+    struct arena arena;
+    struct err err;
+    uint32_t ended;
+    size_t count;
+
+    if (!actions->mail)
+        return;
+    arena_init(&arena);
+    if (store_mail_sandbox_sweep(actions->store, &ended, &err) &&
+        store_mail_inbox_ended(actions->store, LIMIT_MAIL_ENDED, &arena, &rows, &count, &err))
+        for (size_t i = 0; i < count; i++)
+            remove_ended(actions, &rows[i], &arena);
+    else
+        log_warn("mail: %s", err_text(&err));
+    arena_done(&arena);
 }
 
 /* A row in any state counts, and so does a tenant, whose audit has a directory of this kind. */

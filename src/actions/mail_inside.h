@@ -85,6 +85,11 @@ bool mail_is_keyless(const struct mail_caller *caller);
 /* ERR_DENIED for such a caller. */
 bool mail_need_key(const struct mail_caller *caller, struct err *err) must_use;
 
+/* Code in a sandbox that has signed up: its account is its own inbox, and what it makes ends with the sandbox. */
+bool mail_is_sandbox_account(const struct mail_caller *caller);
+/* The token that it gets: it works in connections from this sandbox, and nowhere else. Nothing of it is stored. */
+void mail_sandbox_token(const struct actions *actions, struct str sandbox_id, struct secret *out);
+
 /* Under the server's secret. `about`: which row and column, so that ciphers cannot be exchanged. */
 struct str mail_encrypt(const struct actions *actions, struct str text, struct str about, struct arena *arena);
 bool mail_decrypt(const struct actions *actions, struct str cipher, struct str about, struct arena *arena,
@@ -144,9 +149,6 @@ bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, co
 bool mail_first_inbox(const struct actions *actions, const struct mail_tenant_row *tenant, struct str account_id,
                       const struct secret *key, const struct mail_reader *account, struct arena *arena, struct err *err)
     must_use;
-/* The tenant of the sandbox's team (mail_caller.c). */
-bool mail_sandbox_tenant(const struct actions *actions, struct str sandbox_id, struct arena *arena,
-                         struct mail_tenant_row *out, struct err *err) must_use;
 
 /* ---- keys (mail_key.c) ---- */
 

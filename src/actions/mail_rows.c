@@ -61,6 +61,12 @@ bool mail_need_key(const struct mail_caller *caller, struct err *err)
                    "without a key of the inbox this sandbox can only send: send the inbox's key along");
 }
 
+bool mail_is_sandbox_account(const struct mail_caller *caller)
+{
+    return caller->kind == MAIL_CALLER_SANDBOX && caller->account_id[0] &&
+           strcmp(caller->account_id, caller->inbox_id) == 0;
+}
+
 /* ---- under the server's secret ---- */
 
 static void secret_for(const struct actions *actions, const char *label, struct seal_key *out)

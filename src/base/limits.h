@@ -514,12 +514,15 @@
 #define LIMIT_MAIL_PROFILE_BYTES 16384   /* packed: address, names, signature and addresses for copies */
 #define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
 #define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
-#define LIMIT_MAIL_SIGNUPS 1000      /* in an hour, from all places: a network may have as many addresses as it likes */
-#define LIMIT_MAIL_UNMADE 256        /* unused directories that one start removes: each may need a worker for it */
-#define LIMIT_MAIL_LOOKUPS 4096      /* directories whose rows are looked up in one turn of that */
-#define LIMIT_MAIL_SHRED 100         /* inboxes and grants that one sweep ends */
-#define LIMIT_MAIL_SHRED_TRIES 24    /* of a damaged file, one in each sweep: a day */
-#define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */
+#define LIMIT_MAIL_SANDBOX_MORE \
+    10                            /* that a sandbox makes in its life besides its own: clients make one for each role */
+#define LIMIT_MAIL_ENDED 64       /* inboxes of sandboxes that have ended, removed in one turn: some ms for each */
+#define LIMIT_MAIL_SIGNUPS 1000   /* in an hour, from all places: a network may have as many addresses as it likes */
+#define LIMIT_MAIL_UNMADE 256     /* unused directories that one start removes: each may need a worker for it */
+#define LIMIT_MAIL_LOOKUPS 4096   /* directories whose rows are looked up in one turn of that */
+#define LIMIT_MAIL_SHRED 100      /* inboxes and grants that one sweep ends */
+#define LIMIT_MAIL_SHRED_TRIES 24 /* of a damaged file, one in each sweep: a day */
+#define LIMIT_MAIL_EVENTS 32      /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000 /* keys of one list; an inbox has a few */
 #define LIMIT_MAIL_CODES 2000        /* of the operator, waiting for one tenant; a key has 50 at most */
 #define LIMIT_MAIL_GRANTS 100        /* in force for one inbox; all are looked at when its credential is used */

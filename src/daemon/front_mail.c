@@ -5,7 +5,8 @@
  * What happens to messages is told from any thread: each event is posted to the loop.
  *
  * An inbox is made before its row is written, so a crash in between leaves a directory that nobody knows. Those that are there
- * at the start, before the first request, are looked up a few at a time by the same job.
+ * at the start, before the first request, are looked up a few at a time by the same job. So are inboxes whose sandboxes have
+ * ended, which are removed.
  */
 #include "daemon/front_mail.h"
 
@@ -187,8 +188,10 @@ static void job_run(struct job *job)
     ticker->next_us = action_mail_tick(mail->config.actions, now_us);
     if (ticker->sweeps)
         action_mail_sweep(mail->config.actions, now_us);
-    if (ticker == &mail->tickers[0])
+    if (ticker == &mail->tickers[0]) {
         look_up_unmade(mail);
+        action_mail_ended(mail->config.actions);
+    }
     mail_close_idle(mail->setup.mail);
 }
 

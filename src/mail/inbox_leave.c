@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "mail/inbox_state.h"
 
-enum { LEAVE_TICK = INBOX_LEAVE_FIRST, LEAVE_PULL_BACK, LEAVE_CLAIM, LEAVE_SETTLE };
+enum { LEAVE_TICK = INBOX_LEAVE_FIRST, LEAVE_PULL_BACK, LEAVE_CLAIM, LEAVE_SETTLE, LEAVE_WITHDRAW };
 enum { CALLS_MOST = 1000 }; /* of one operation to a worker, each with LIMIT_MAIL_ROUND messages: more is a mistake */
 
 #define SECOND_US INT64_C(1000000)
@@ -232,7 +232,9 @@ static bool is_over(const struct round *round)
 
 /* ---- pulling back ---- */
 
-static bool run_pull_back(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
+/* `unapproved`: only what still needs a person. UNDO and QUEUED have passed the gate. */
+static bool pull_back(struct inbox *inbox, struct unpack *in, bool unapproved, struct arena *arena, struct buf *out,
+                      struct err *err)
 {
     struct round *round = ARENA_NEW(arena, struct round);
     struct str ids[LIMIT_MAIL_ROUND];
@@ -241,10 +243,10 @@ static bool run_pull_back(struct inbox *inbox, struct unpack *in, struct arena *
     if (!unpack_round(in, GATE_PULLBACK, round, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
     bool fine = list_ids(inbox,
-                         "SELECT id FROM messages WHERE direction = 1 AND state IN ($1, $2, $3, $4) AND id > $5 "
-                         "ORDER BY id LIMIT $6",
+                         "SELECT id FROM messages WHERE direction = 1 AND state IN ($1, $2, $3, $4) AND id > $5 AND "
+                         "($6 = 0 OR (state IN ($1, $2) AND approval_hash IS NULL)) ORDER BY id LIMIT $7",
                          SQL_ARGS(sql_int(MAIL_HELD), sql_int(MAIL_SCHEDULED), sql_int(MAIL_UNDO), sql_int(MAIL_QUEUED),
-                                  sql_text(round->after_id), sql_int(LIMIT_MAIL_ROUND)),
+                                  sql_text(round->after_id), sql_int(unapproved), sql_int(LIMIT_MAIL_ROUND)),
                          arena, ids, &count, err) &&
                 step_all(inbox, round, ids, count, arena, err);
     if (!sql_end(inbox->sql, fine, err))
@@ -253,8 +255,18 @@ static bool run_pull_back(struct inbox *inbox, struct unpack *in, struct arena *
     return true;
 }
 
-bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode,
-                    const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
+static bool run_pull_back(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
+{
+    return pull_back(inbox, in, false, arena, out, err);
+}
+
+static bool run_withdraw(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
+{
+    return pull_back(inbox, in, true, arena, out, err);
+}
+
+static bool pull_all(struct mail *mail, const char *inbox_id, uint16_t op, enum mail_mode mode,
+                     const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
 {
     struct arena arena;
     struct unpack reply;
@@ -267,8 +279,7 @@ bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode
     bool fine, over = false;
     int calls = 0;
     do {
-        fine = call_round(mail, inbox_id, LEAVE_PULL_BACK, approver_public, round, &arena, &reply, err) &&
-               unpack_done(&reply, err);
+        fine = call_round(mail, inbox_id, op, approver_public, round, &arena, &reply, err) && unpack_done(&reply, err);
         over = fine && is_over(round);
     } while (fine && !over && ++calls < CALLS_MOST);
     if (fine && !over)
@@ -278,6 +289,18 @@ bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode
     if (fine)
         *out_count = changed;
     return fine;
+}
+
+bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode,
+                    const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
+{
+    return pull_all(mail, inbox_id, LEAVE_PULL_BACK, mode, approver_public, actor, out_count, err);
+}
+
+bool mail_withdraw(struct mail *mail, const char *inbox_id, const struct seal_key *approver_public, struct str actor,
+                   uint32_t *out_count, struct err *err)
+{
+    return pull_all(mail, inbox_id, LEAVE_WITHDRAW, MAIL_READ_ONLY, approver_public, actor, out_count, err);
 }
 
 /* ---- timers ---- */
@@ -810,9 +833,6 @@ bool mail_settle(struct mail *mail, const struct mail_release *release, const st
 }
 
 const struct inbox_operation inbox_leave_operations[] = {
-    { LEAVE_TICK, run_tick },
-    { LEAVE_PULL_BACK, run_pull_back },
-    { LEAVE_CLAIM, run_claim },
-    { LEAVE_SETTLE, run_settle },
-    { 0, NULL },
+    { LEAVE_TICK, run_tick },     { LEAVE_PULL_BACK, run_pull_back }, { LEAVE_CLAIM, run_claim },
+    { LEAVE_SETTLE, run_settle }, { LEAVE_WITHDRAW, run_withdraw },   { 0, NULL },
 };

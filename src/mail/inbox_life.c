@@ -63,15 +63,19 @@ struct reader {
     struct seal_key kek;
 };
 
-static bool make(struct inbox *inbox, const struct reader *readers, uint32_t count, struct str actor, int64_t now_us,
-                 struct err *err)
+/* Rows of meta that say something by being there. */
+static const struct seal_key mark = { { 1 } };
+
+static bool make(struct inbox *inbox, const struct reader *readers, uint32_t count, struct str actor, bool is_temporary,
+                 int64_t now_us, struct err *err)
 {
     auto_seal_key struct seal_key private_key;
 
     seal_make_pair(&inbox->public_key, &private_key);
     seal_random_key(&inbox->index_key);
     if (!inbox_make_tables(inbox, err) || !inbox_meta_put(inbox, "public_key", &inbox->public_key, err) ||
-        !inbox_meta_put(inbox, "index_key", &inbox->index_key, err))
+        !inbox_meta_put(inbox, "index_key", &inbox->index_key, err) ||
+        (is_temporary && !inbox_meta_put(inbox, "temporary", &mark, err)))
         return false;
     for (uint32_t i = 0; i < count; i++)
         if (!put_wrap(inbox, readers[i].key_id, &readers[i].kek, &private_key, now_us, err))
@@ -88,10 +92,11 @@ static bool run_make(struct inbox *inbox, struct unpack *in, struct arena *arena
         seal_key_unpack(in, &readers[i].kek);
     }
     struct str actor = unpack_str(in, LIMIT_MAIL_ACTOR_BYTES);
+    bool is_temporary = unpack_bool(in);
     int64_t now_us = unpack_i64(in);
     bool fine = unpack_done(in, err) && sql_begin(inbox->sql, SQL_DURABLE, err);
     if (fine) {
-        bool made = make(inbox, readers, count, actor, now_us, err);
+        bool made = make(inbox, readers, count, actor, is_temporary, now_us, err);
         fine = sql_end(inbox->sql, made, err);
     }
     explicit_bzero(readers, sizeof *readers * count);
@@ -118,6 +123,7 @@ bool mail_inbox_make(struct mail *mail, const struct mail_inbox_new *want, struc
     for (uint32_t i = 0; i < want->reader_count; i++)
         mail_reader_pack(&request, &want->readers[i]);
     pack_str(&request, want->actor);
+    pack_bool(&request, want->is_temporary);
     pack_i64(&request, clock_wall_us());
     bool fine = mail_call_new(mail, want->inbox_id, INBOX_MAKE, &request, &arena, &reply, err);
     if (fine) {
@@ -244,8 +250,6 @@ bool mail_reader_remove(struct mail *mail, const char *inbox_id, const char *key
 
 static bool shred(struct inbox *inbox, struct str actor, int64_t now_us, struct err *err)
 {
-    const struct seal_key mark = { { 1 } };
-
     /* The wraps first: they are what all the rest is worthless without. secure_delete overwrites each. */
     return sql_script(inbox->sql,
                       "DELETE FROM wraps; DELETE FROM content_keys; DELETE FROM links; DELETE FROM recipients;"
@@ -276,18 +280,25 @@ bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor,
     return call_plain(mail, inbox_id, INBOX_SHRED, NULL, actor, err);
 }
 
-/* ---- an inbox that was not finished ---- */
+/* ---- an inbox that was not finished, or whose sandbox has ended ---- */
 
-/* The worker looks for itself: nobody can have it remove an inbox that was ever used, with its audit. */
-static bool was_used(struct inbox *inbox, bool *out, struct err *err)
+/*
+ * The worker looks for itself: nobody can have it remove an inbox whose audit says that something has left it, or that a
+ * person has decided; nor one that was ever used, unless it was made as a temporary one.
+ */
+static bool must_stay(struct inbox *inbox, bool *out, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     bool there;
 
     if (!sql_select(inbox->sql,
-                    "SELECT (SELECT COUNT(*) FROM messages) + (SELECT COUNT(*) FROM counters) + "
-                    "(SELECT COUNT(*) FROM audit WHERE action NOT IN ('inbox.create', 'inbox.shred'))",
-                    SQL_NO_ARGS, &rows, err) ||
+                    "SELECT CASE WHEN EXISTS (SELECT 1 FROM meta WHERE name = 'temporary') "
+                    "THEN (SELECT COUNT(*) FROM messages WHERE direction = 1 AND state = $1) + "
+                    "(SELECT COUNT(*) FROM audit WHERE action IN ('message.release', 'message.approve', "
+                    "'message.reject', 'message.approve_inbound', 'message.reject_inbound')) "
+                    "ELSE (SELECT COUNT(*) FROM messages) + (SELECT COUNT(*) FROM counters) + "
+                    "(SELECT COUNT(*) FROM audit WHERE action NOT IN ('inbox.create', 'inbox.shred')) END",
+                    SQL_ARGS(sql_int(MAIL_QUEUED)), &rows, err) ||
         !sql_next(&rows, &there, err))
         return false;
     *out = sql_row_int(&rows, 0) > 0;
@@ -297,11 +308,11 @@ static bool was_used(struct inbox *inbox, bool *out, struct err *err)
 static bool run_unmake(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
 {
     (void)arena, (void)out;
-    bool used = false;
+    bool stays = false;
 
-    if (!unpack_done(in, err) || (!inbox->is_new && !was_used(inbox, &used, err)))
+    if (!unpack_done(in, err) || (!inbox->is_new && !must_stay(inbox, &stays, err)))
         return false;
-    if (used)
+    if (stays)
         return err_set(err, ERR_CONFLICT, "this inbox was used");
     return inbox_remove_file(inbox, err);
 }

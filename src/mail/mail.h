@@ -171,7 +171,8 @@ struct mail_inbox_new {
     const char *inbox_id;
     const struct mail_reader *readers; /* the credentials that may read: the inbox's key, its account's */
     uint32_t reader_count;
-    struct str actor; /* for the audit */
+    struct str actor;  /* for the audit */
+    bool is_temporary; /* of a sandbox: mail_inbox_unmake() may remove it although it was used */
 };
 /* Makes the directory, the file and the inbox's key pair. */
 bool mail_inbox_make(struct mail *mail, const struct mail_inbox_new *want, struct seal_key *out_public, struct err *err)
@@ -185,8 +186,9 @@ bool mail_reader_remove(struct mail *mail, const char *inbox_id, const char *key
 /* Overwrites and removes the file; the audit stays. */
 bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor, struct err *err) must_use;
 /*
- * Removes file and directory of an inbox that was made and never used; after a failure in between it can be called again.
- * ERR_CONFLICT: it was used. Whether anybody knows it is the caller's business.
+ * Removes file and directory of an inbox that was made and never used; of a temporary one, also if it was used, as long as
+ * nothing has left it or is about to, and no person has decided about its messages: its audit says so, and stays. After a
+ * failure in between it can be called again. ERR_CONFLICT: it stays. Whether anybody knows it is the caller's business.
  */
 bool mail_inbox_unmake(struct mail *mail, const char *inbox_id, struct err *err) must_use;
 
@@ -279,6 +281,10 @@ bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const ch
 bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode,
                     const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
     must_use;
+
+/* The inbox has ended: what is held or scheduled without an approval is rejected. What was approved leaves. */
+bool mail_withdraw(struct mail *mail, const char *inbox_id, const struct seal_key *approver_public, struct str actor,
+                   uint32_t *out_count, struct err *err) must_use;
 
 /* ---- leaving (inbox_leave.c; the dispatcher is in actions/mail_dispatch.c) ---- */
 

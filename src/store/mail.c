@@ -194,7 +194,7 @@ bool store_mail_account_get(struct store *store, struct str id, struct arena *ar
 /* ---- inboxes ---- */
 
 #define COUNT_OF_ACCOUNT \
-    "SELECT COUNT(*) FROM mail_inboxes WHERE account_id = $1 AND account_id <> '' AND deleted_us = 0"
+    "SELECT COUNT(*) FROM mail_inboxes WHERE account_id = $1 AND account_id <> '' AND ($2 = 1 OR deleted_us = 0)"
 
 #define INBOX_SELECT                                                                                           \
     "SELECT id, tenant_id, account_id, address_hash, profile, public_key, mode, pending, dirty, grants_wait, " \
@@ -249,18 +249,28 @@ static bool sandbox_insert(struct store *store, const struct mail_sandbox_row *r
                     err);
 }
 
-static bool account_has_room(struct store *store, struct str account_id, uint32_t most, struct err *err)
+static bool account_has_room(struct store *store, struct str account_id, const struct mail_inbox_most *most,
+                             struct err *err)
 {
     int64_t count;
 
-    if (!most)
+    /* Checked here: the sandbox may have ended while its request went on, and nobody would look for this inbox then. */
+    if (most->of_sandbox) {
+        if (!number_of(store, "SELECT COUNT(*) FROM mail_sandboxes WHERE inbox_id = $1", SQL_ARGS(sql_text(account_id)),
+                       &count, err))
+            return false;
+        if (!count)
+            return err_set(err, ERR_DENIED, "the sandbox has ended");
+    }
+    if (!most->account)
         return true;
-    return number_of(store, COUNT_OF_ACCOUNT, SQL_ARGS(sql_text(account_id)), &count, err) &&
-           (count < most || err_set(err, ERR_LIMIT, "the account has %lld inboxes already, the most that it may have",
-                                    (long long)count));
+    return number_of(store, COUNT_OF_ACCOUNT, SQL_ARGS(sql_text(account_id), sql_int(most->of_sandbox)), &count, err) &&
+           (count < most->account ||
+            err_set(err, ERR_LIMIT, "the account has %lld inboxes already, the most that it may have",
+                    (long long)count));
 }
 
-bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, uint32_t most,
+bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, const struct mail_inbox_most *most,
                           const struct mail_key_row *key, const struct mail_sandbox_row *sandbox, struct err *err)
 {
     struct arena arena;
@@ -337,27 +347,29 @@ bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *
            err_wrap(err, "list inboxes");
 }
 
-static bool count_of(struct store *store, const char *query, struct str by, uint32_t *out_count, struct err *err)
+static bool count_of(struct store *store, const char *query, const struct sql_value *args, size_t arg_count,
+                     uint32_t *out_count, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     int64_t count;
 
-    if (!number_of(store, query, SQL_ARGS(sql_text(by)), &count, err))
+    if (!number_of(store, query, args, arg_count, &count, err))
         return err_wrap(err, "count inboxes");
     *out_count = (uint32_t)count;
     return true;
 }
 
-bool store_mail_inbox_count(struct store *store, struct str account_id, uint32_t *out_count, struct err *err)
+bool store_mail_inbox_count(struct store *store, struct str account_id, bool with_deleted, uint32_t *out_count,
+                            struct err *err)
 {
-    return count_of(store, COUNT_OF_ACCOUNT, account_id, out_count, err);
+    return count_of(store, COUNT_OF_ACCOUNT, SQL_ARGS(sql_text(account_id), sql_int(with_deleted)), out_count, err);
 }
 
 bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err)
 {
     return count_of(store,
                     "SELECT COUNT(*) FROM mail_inboxes WHERE tenant_id = $1 AND account_id = '' AND deleted_us = 0",
-                    tenant_id, out_count, err);
+                    SQL_ARGS(sql_text(tenant_id)), out_count, err);
 }
 
 #define NO_INBOX ERR_NOT_FOUND, "there is no such inbox"
@@ -380,6 +392,16 @@ bool store_mail_inbox_mode(struct store *store, struct str id, uint32_t from, ui
                       "the mode was changed by somebody else at the same time: look at it again", err);
 }
 
+/*
+ * What sandboxes have made by their accounts, which have the ids of their own inboxes. Inside a transaction. `ended`: which
+ * own inboxes.
+ */
+#define ORPHAN_MADE_BY(ended) \
+    "UPDATE mail_inboxes SET orphaned_us = $1 WHERE orphaned_us = 0 AND account_id <> '' AND account_id IN " ended
+#define REVOKE_MADE_BY(ended)                                                                                       \
+    "UPDATE mail_keys SET revoked_us = $1 WHERE revoked_us = 0 AND inbox_id <> '' AND inbox_id IN (SELECT id FROM " \
+    "mail_inboxes WHERE account_id <> '' AND account_id IN " ended ")"
+
 bool store_mail_inbox_delete(struct store *store, struct str id, struct err *err)
 {
     {
@@ -398,6 +420,8 @@ bool store_mail_inbox_delete(struct store *store, struct str id, struct err *err
                       "UPDATE mail_grants SET revoked_us = $1, sealed = '' WHERE inbox_id = $2 AND revoked_us = 0",
                       SQL_ARGS(now, sql_text(id)), err) &&
              sql_exec(store->sql, "DELETE FROM mail_codes WHERE inbox_id = $1", SQL_ARGS(sql_text(id)), err) &&
+             sql_exec(store->sql, REVOKE_MADE_BY("($2)"), SQL_ARGS(now, sql_text(id)), err) &&
+             sql_exec(store->sql, ORPHAN_MADE_BY("($2)"), SQL_ARGS(now, sql_text(id)), err) &&
              sql_exec(store->sql, "DELETE FROM mail_sandboxes WHERE inbox_id = $1", SQL_ARGS(sql_text(id)), err);
         if (!sql_end(store->sql, ok, err))
             return err_wrap(err, "delete an inbox");
@@ -420,6 +444,50 @@ bool store_mail_inbox_stale(struct store *store, int64_t before_us, uint32_t lim
                        SQL_ARGS(sql_int(before_us), sql_int(LIMIT_MAIL_SHRED_TRIES), sql_int(limit)), &rows, err) &&
             ROWS_READ(&rows, inbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "find deleted inboxes");
+}
+
+bool store_mail_inbox_ended(struct store *store, uint32_t limit, struct arena *arena, struct mail_inbox_row **out,
+                            size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql,
+                       INBOX_SELECT "orphaned_us > 0 AND stays = 0 AND (account_id <> '' OR deleted_us > 0 OR "
+                                    "(pending = 0 AND next_us = 0 AND dirty = 0)) ORDER BY orphaned_us LIMIT $1",
+                       SQL_ARGS(sql_int(limit)), &rows, err) &&
+            ROWS_READ(&rows, inbox_read, arena, out, out_count, err)) ||
+           err_wrap(err, "find inboxes of sandboxes that have ended");
+}
+
+bool store_mail_inbox_stays(struct store *store, struct str id, struct err *err)
+{
+    return change_one(store, "UPDATE mail_inboxes SET stays = 1 WHERE id = $1", SQL_ARGS(sql_text(id)), NO_INBOX, err);
+}
+
+bool store_mail_inbox_removed(struct store *store, struct str id, struct err *err)
+{
+    static const char *const queries[] = {
+        "DELETE FROM mail_rates WHERE who = $1",
+        "DELETE FROM mail_sandboxes WHERE inbox_id = $1",
+        "DELETE FROM mail_codes WHERE inbox_id = $1",
+        "DELETE FROM mail_grants WHERE inbox_id = $1",
+        "DELETE FROM mail_keys WHERE inbox_id = $1 AND inbox_id <> ''",
+        "DELETE FROM mail_inboxes WHERE id = $1",
+    };
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+        if (!sql_begin(store->sql, SQL_DURABLE, err))
+            return err_wrap(err, "remove an inbox");
+        bool ok = true;
+        for (size_t i = 0; ok && i < COUNT_OF(queries); i++)
+            ok = sql_exec(store->sql, queries[i], SQL_ARGS(sql_text(id)), err);
+        if (!sql_end(store->sql, ok, err))
+            return err_wrap(err, "remove an inbox");
+    }
+    mail_keys_forget(store);
+    return true;
 }
 
 bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *err)
@@ -523,6 +591,8 @@ bool store_mail_sandbox_get(struct store *store, struct str sandbox_id, struct a
                     ARGS(sql_text(sandbox_id)), sandbox_read, arena, out, "inbox", err);
 }
 
+#define ENDED "mail_sandboxes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)"
+
 bool store_mail_sandbox_sweep(struct store *store, uint32_t *out_count, struct err *err)
 {
     int64_t gone = 0;
@@ -530,24 +600,27 @@ bool store_mail_sandbox_sweep(struct store *store, uint32_t *out_count, struct e
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
         struct sql_value now = sql_int(clock_wall_us());
-        if (!number_of(store, "SELECT COUNT(*) FROM mail_sandboxes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)",
-                       SQL_NO_ARGS, &gone, err))
+        if (!number_of(store, "SELECT COUNT(*) FROM " ENDED, SQL_NO_ARGS, &gone, err))
             return err_wrap(err, "find inboxes of sandboxes that have ended");
         *out_count = (uint32_t)gone;
         if (!gone)
             return true;
         if (!sql_begin(store->sql, SQL_DURABLE, err))
             return err_wrap(err, "let go of inboxes of sandboxes that have ended");
-        bool ok = sql_exec(store->sql,
-                           "UPDATE mail_keys SET revoked_us = $1 WHERE revoked_us = 0 AND id IN (SELECT key_id FROM "
-                           "mail_sandboxes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes))",
-                           SQL_ARGS(now), err) &&
-                  sql_exec(store->sql,
-                           "UPDATE mail_inboxes SET orphaned_us = $1 WHERE orphaned_us = 0 AND id IN (SELECT inbox_id "
-                           "FROM mail_sandboxes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes))",
-                           SQL_ARGS(now), err) &&
-                  sql_exec(store->sql, "DELETE FROM mail_sandboxes WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)",
-                           SQL_NO_ARGS, err);
+        bool ok =
+            sql_exec(store->sql,
+                     "UPDATE mail_keys SET revoked_us = $1 WHERE revoked_us = 0 AND id IN (SELECT key_id FROM " ENDED
+                     ")",
+                     SQL_ARGS(now), err) &&
+            sql_exec(store->sql, REVOKE_MADE_BY("(SELECT inbox_id FROM " ENDED ")"), SQL_ARGS(now), err) &&
+            sql_exec(store->sql, ORPHAN_MADE_BY("(SELECT inbox_id FROM " ENDED ")"), SQL_ARGS(now), err) &&
+            sql_exec(store->sql,
+                     "UPDATE mail_inboxes SET orphaned_us = $1 WHERE orphaned_us = 0 AND id IN (SELECT inbox_id "
+                     "FROM " ENDED ")",
+                     SQL_ARGS(now), err) &&
+            sql_exec(store->sql, "DELETE FROM mail_rates WHERE who IN (SELECT 'sandbox:' || sandbox_id FROM " ENDED ")",
+                     SQL_NO_ARGS, err) &&
+            sql_exec(store->sql, "DELETE FROM " ENDED, SQL_NO_ARGS, err);
         if (!sql_end(store->sql, ok, err))
             return err_wrap(err, "let go of inboxes of sandboxes that have ended");
     }

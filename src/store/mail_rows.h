@@ -103,11 +103,17 @@ struct mail_sandbox_row {
     struct str sandbox_id, inbox_id, key_id, credential;
     int64_t created_us;
 };
+/* How many inboxes there may be with a new one; 0: no limit. */
+struct mail_inbox_most {
+    uint32_t account;
+    /* The account is a sandbox's own inbox: deleted ones count too, and ERR_DENIED if the sandbox has ended. */
+    bool of_sandbox;
+};
 /*
- * With its own key, and the sandbox that it is for (may be NULL). ERR_CONFLICT: the address is taken. ERR_LIMIT: the account
- * has `most` already; 0: no limit.
+ * With its own key, and the sandbox that it is for (may be NULL). ERR_CONFLICT: the address is taken. ERR_LIMIT: there are
+ * too many.
  */
-bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, uint32_t most,
+bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, const struct mail_inbox_most *most,
                           const struct mail_key_row *key, const struct mail_sandbox_row *sandbox, struct err *err)
     must_use;
 /* Also deleted ones. ERR_NOT_FOUND. */
@@ -126,14 +132,15 @@ struct mail_inbox_filter {
 };
 bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *filter, struct arena *arena,
                            struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
-/* Those of an account that are not deleted; 0 for no account. */
-bool store_mail_inbox_count(struct store *store, struct str account_id, uint32_t *out_count, struct err *err) must_use;
+/* Those of an account that are not deleted, or all; 0 for no account. */
+bool store_mail_inbox_count(struct store *store, struct str account_id, bool with_deleted, uint32_t *out_count,
+                            struct err *err) must_use;
 /* Those of a tenant that belong to no account and are not deleted. */
 bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err) must_use;
 bool store_mail_inbox_profile(struct store *store, struct str id, struct str profile, struct err *err) must_use;
 /* Only if the mode is still `from`: else ERR_CONFLICT. */
 bool store_mail_inbox_mode(struct store *store, struct str id, uint32_t from, uint32_t to, struct err *err) must_use;
-/* With its keys and grants revoked. ERR_NOT_FOUND: deleted already. */
+/* With its keys and grants revoked. What a sandbox has made by it is orphaned. ERR_NOT_FOUND: deleted already. */
 bool store_mail_inbox_delete(struct store *store, struct str id, struct err *err) must_use;
 /*
  * Deleted before this time and not shredded, unless it was tried LIMIT_MAIL_SHRED_TRIES times; and orphaned before it, with
@@ -141,6 +148,16 @@ bool store_mail_inbox_delete(struct store *store, struct str id, struct err *err
  */
 bool store_mail_inbox_stale(struct store *store, int64_t before_us, uint32_t limit, struct arena *arena,
                             struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
+/*
+ * Of sandboxes that have ended, to be removed: what the sandbox has made by its account, and its own inbox when nothing is
+ * held or timed in it. Those that were found to stay are not among them.
+ */
+bool store_mail_inbox_ended(struct store *store, uint32_t limit, struct arena *arena, struct mail_inbox_row **out,
+                            size_t *out_count, struct err *err) must_use;
+/* It is not removed as a whole. */
+bool store_mail_inbox_stays(struct store *store, struct str id, struct err *err) must_use;
+/* The directory is gone, and all that the store knows of the inbox goes too. */
+bool store_mail_inbox_removed(struct store *store, struct str id, struct err *err) must_use;
 /* The file is gone: the profile goes too, the address stays taken. */
 bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *err) must_use;
 bool store_mail_inbox_shred_failed(struct store *store, struct str id, struct err *err) must_use;
@@ -168,7 +185,10 @@ bool store_mail_inbox_due(struct store *store, enum mail_due due, struct str ten
 /* ERR_NOT_FOUND. */
 bool store_mail_sandbox_get(struct store *store, struct str sandbox_id, struct arena *arena,
                             struct mail_sandbox_row *out, struct err *err) must_use;
-/* Bindings of sandboxes that have no row any more are removed, their keys revoked, their inboxes orphaned. */
+/*
+ * Bindings of sandboxes that have no row any more are removed, their keys revoked, and their inboxes orphaned: their own and
+ * those of their accounts.
+ */
 bool store_mail_sandbox_sweep(struct store *store, uint32_t *out_count, struct err *err) must_use;
 
 /* ---- codes ---- */

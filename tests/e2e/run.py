@@ -413,6 +413,7 @@ SUITES = {
     "mail-matrix": run_files("test_mail_matrix.py"),
     "mail-faults": run_files("test_mail_faults.py"),
     "mail-processes": run_files("test_mail_processes.py"),
+    "mail-signup": run_files("test_mail_signup.py"),
     "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
     "mail-lobstermail": run_lobstermail,

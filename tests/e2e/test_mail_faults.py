@@ -350,7 +350,7 @@ def clean(server):
     starts a sandbox there."""
     home = server.data.parent / f"{server.data.name}-clean-mail"
     shutil.rmtree(home, ignore_errors=True)
-    mine = Server(home)
+    mine = Server(home, ["--mail-signups-per-hour", "100"])
     try:
         yield mine.start_when_free()
     finally:

@@ -108,6 +108,7 @@ static void begin(void)
     pack_u32(&out, 1);
     mail_reader_pack(&out, &reader);
     pack_str(&out, STR("fuzz"));
+    pack_bool(&out, false);
     pack_i64(&out, 1);
     say(buf_str(&out));
     if (!hear())

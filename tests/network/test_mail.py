@@ -5,6 +5,7 @@ import pathlib
 import secrets
 
 import pytest
+from server import wait_for
 from test_inside import POLICIES
 
 E2E = pathlib.Path(__file__).resolve().parents[1] / "e2e"
@@ -122,6 +123,56 @@ def test_names_of_mail_lead_to_nothing_else(cloister, box, path):
 def test_other_ports_of_these_names_are_closed(cloister, box):
     for port in (22, 25, 465, 587, 8080, cloister.server.port):
         box.fails("tcp", "mail.cloister.internal", port, "", True)
+
+
+# ---- sign-up ----
+
+
+def held_in(server, ids):
+    return [row for row in operator(server, "GET", "/mail/pending")["pending"] if row["mailbox_id"] in ids]
+
+
+def test_what_a_sandbox_makes_by_signing_up_is_bounded_and_gone_with_it(cloister, make_box):
+    """The sandbox's own inbox is its account. A copy of the token is nothing outside, and in another sandbox."""
+    server, api = cloister.server, "https://api.lobstermail.ai"
+    one, other = make_box(allow_internet_access=False), make_box(allow_internet_access=False)
+    accounts = [json.loads(ask(one, f"{api}/v1/signup", "--request", "POST")[1]) for _ in range(20)]
+    assert all(row == accounts[0] for row in accounts)
+    key = ("--header", f"Authorization: Bearer {accounts[0]['token']}")
+    own = lobster_inbox(one)
+    assert own["id"].removeprefix("ibx_") == accounts[0]["id"].removeprefix("acct_")
+    made, refused = [], []
+    for _ in range(12):
+        status, body = ask(one, f"{api}/v1/inboxes", *key, "--json", "{}")
+        (made if status == 201 else refused).append((status, json.loads(body)))
+    assert len(made) == 10 and [status for status, _ in refused] == [429, 429], refused
+    listed = json.loads(ask(one, f"{api}/v1/inboxes", *key)[1])["data"]
+    assert {row["id"] for row in listed} == {own["id"], *(row["id"] for _, row in made)}
+    for _, row in made[:3]:
+        draft = json.dumps({"from": row["address"], "to": ["x@y.example"], "subject": "s", "body": {"text": "t"}})
+        status, body = ask(one, f"{api}/v1/emails/send", *key, "--json", draft)
+        assert (status, json.loads(body)["status"]) == (202, "pending_approval"), body
+    ids = {row["id"].removeprefix("ibx_") for row in listed}
+    assert len(held_in(server, ids)) == 3
+    assert all((server.data / "mail" / name).is_dir() for name in ids)
+    # The token elsewhere.
+    assert server.call("GET", "/v1/inboxes", headers={"Authorization": key[1].removeprefix("Authorization: ")}).status == 401
+    (theirs,) = json.loads(ask(other, f"{api}/v1/inboxes", *key)[1])["data"]
+    assert theirs["id"] != own["id"]
+    assert ask(other, f"{api}/v1/inboxes", *key, "--json", "{}")[0] == 403
+    one.kill()
+    assert wait_for(lambda: not any((server.data / "mail" / name).exists() for name in ids), 60)
+    assert not held_in(server, ids)
+    left = {row["id"] for row in operator(server, "GET", "/mail/inboxes")["inboxes"]}
+    assert not left & ids and theirs["id"].removeprefix("ibx_") in left
+    token = {"Authorization": f"Bearer {made[0][1]['token']}"}
+    assert server.call("GET", "/v1/inboxes", headers=token).status == 401
+
+
+def test_a_bound_sandbox_has_no_account(cloister, make_box):
+    bound = make_box(allow_internet_access=False, metadata={"mail.inbox": inbox(cloister.server)["id"]})
+    status, body = ask(bound, "https://api.lobstermail.ai/v1/signup", "--request", "POST")
+    assert status == 403 and "mail.inbox" in json.loads(body)["message"], body
 
 
 # ---- WebSocket ----

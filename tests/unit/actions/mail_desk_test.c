@@ -1,6 +1,7 @@
 /*
  * Callers, inboxes, keys, codes, grants and accounts of mail, with a real store and real workers of inboxes.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -1570,38 +1571,241 @@ static void metadata_names_the_sandboxs_inbox(void **state)
               ERR_DENIED);
 }
 
-static void the_inbox_of_a_sandbox_ends_after_it(void **state)
+/* Its row is gone when this returns; no other is waited for. */
+static void end_sandbox(struct fixture *f, struct str id)
+{
+    MUST(sandbox_kill(f->rig.all, store_team_default(f->rig.disk.store), id, "test", &err));
+}
+
+/* The token that the sandbox gets, and what it may do with it. */
+static void sign_up(struct fixture *f, struct str sandbox_id, struct mail_account *account, struct secret *token,
+                    struct mail_caller *out)
+{
+    struct str place = arena_format(f->arena, "sandbox:%.*s", STR_ARG(sandbox_id));
+    uint32_t retry_s;
+
+    MUST(action_account_create(&f->actions, place, f->arena, account, token, &retry_s, &err));
+    MUST(mail_caller_by_sandbox(&f->actions, sandbox_id, secret_reveal(token), out, &err));
+}
+
+static void a_sandbox_signs_up_as_its_own_inbox(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account, again, shown;
+    struct mail_caller caller, plain, other;
+    struct sandbox_info one, two, bound;
+    struct secret token, same, third;
+    struct inbox_info *list;
+    struct made alice, made;
+    uint32_t retry_s;
+    size_t count;
+
+    make_inbox(f, "alice", "", &alice);
+    start_sandbox(f, NULL, &one);
+    start_sandbox(f, NULL, &two);
+    start_sandbox(f, alice.info.id, &bound);
+    f->setup.signups_per_hour = 0; /* for the network */
+    MUST(mail_caller_by_sandbox(&f->actions, one.id, STR(""), &plain, &err));
+    for (int i = 0; i < 5; i++)
+        sign_up(f, one.id, &account, &token, &caller);
+    assert_string_equal(account.id, plain.inbox_id);
+    assert_string_equal(caller.inbox_id, plain.inbox_id);
+    assert_string_equal(caller.account_id, plain.inbox_id);
+    assert_true(caller.is_lobster && token.len == strlen("lm_sk_live_") + 43);
+    assert_int_equal(f->events, 2); /* alice's inbox, and that of the sandbox */
+    assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_accounts"), 0);
+    sign_up(f, one.id, &again, &same, &caller);
+    assert_true(secret_eq(&token, secret_reveal(&same)));
+
+    /* It makes inboxes, and reads them without another key. */
+    MUST(create_by(f, &caller, "more.of.it", &made, &err));
+    MUST(can_list(f, &caller, made.info.id, &err));
+    MUST(can_list(f, &caller, "", &err));
+    MUST(action_inbox_list(&f->actions, &caller, f->arena, &list, &count, &err));
+    assert_int_equal(count, 2);
+    MUST(action_account_get(&f->actions, &caller, f->arena, &shown, &err));
+    assert_int_equal(shown.inbox_count, 2);
+    assert_int_equal(shown.inbox_most, 1 + LIMIT_MAIL_SANDBOX_MORE);
+    MUST_FAIL(action_inbox_delete(&f->actions, &caller, str_from(caller.inbox_id), f->arena, &err), ERR_DENIED);
+    MUST_FAIL(can_list(f, &plain, made.info.id, &err), ERR_NOT_FOUND);
+
+    /* The token is nothing outside, and in another sandbox: a copy has the same memory. */
+    MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&token), &other, &err), ERR_DENIED);
+    MUST(mail_caller_by_sandbox(&f->actions, two.id, secret_reveal(&token), &other, &err));
+    assert_string_not_equal(other.inbox_id, caller.inbox_id);
+    assert_string_equal(other.account_id, "");
+    MUST_FAIL(can_list(f, &other, made.info.id, &err), ERR_NOT_FOUND);
+    MUST_FAIL(create_by(f, &other, "", &made, &err), ERR_DENIED);
+
+    /* Nor has one an account that is bound to an inbox, or that has ended. */
+    MUST_FAIL(action_account_create(&f->actions, arena_format(f->arena, "sandbox:%.*s", STR_ARG(bound.id)), f->arena,
+                                    &shown, &third, &retry_s, &err),
+              ERR_DENIED);
+    MUST_FAIL(action_account_create(&f->actions, STR("sandbox:inobody"), f->arena, &shown, &third, &retry_s, &err),
+              ERR_DENIED);
+}
+
+/* Deleting one makes no room: the file stays for a week. */
+static void a_sandbox_makes_a_bounded_number_of_inboxes(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account;
+    struct mail_caller caller;
+    struct sandbox_info one;
+    struct secret token;
+    struct made made;
+
+    start_sandbox(f, NULL, &one);
+    sign_up(f, one.id, &account, &token, &caller);
+    for (int i = 0; i < LIMIT_MAIL_SANDBOX_MORE; i++) {
+        MUST(create_by(f, &caller, "", &made, &err));
+        if (i % 2)
+            MUST(action_inbox_delete(&f->actions, &caller, str_from(made.info.id), f->arena, &err));
+    }
+    MUST_FAIL(create_by(f, &caller, "", &made, &err), ERR_LIMIT);
+    MUST_FAIL(store_mail_inbox_add(f->rig.disk.store,
+                                   &(struct mail_inbox_row){ .id = STR("01JMXK9F2A0000000000000001"),
+                                                             .tenant_id = str_from(caller.tenant_id),
+                                                             .account_id = str_from(caller.account_id) },
+                                   &(struct mail_inbox_most){ .account = LIMIT_MAIL_SANDBOX_MORE, .of_sandbox = true },
+                                   &(struct mail_key_row){ 0 }, NULL, &err),
+              ERR_LIMIT);
+}
+
+static size_t directories(struct fixture *f)
+{
+    size_t count = 0;
+    DIR *dir = opendir(f->starter.dir);
+
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        count += mail_inbox_id_valid(str_from(entry->d_name));
+    closedir(dir);
+    return count;
+}
+
+static int64_t mail_rows(struct fixture *f)
+{
+    return temp_store_ask(&f->rig.disk, "SELECT (SELECT COUNT(*) FROM mail_inboxes) + (SELECT COUNT(*) FROM mail_keys) "
+                                        "+ (SELECT COUNT(*) FROM mail_accounts) + (SELECT COUNT(*) FROM mail_codes) + "
+                                        "(SELECT COUNT(*) FROM mail_sandboxes) + (SELECT COUNT(*) FROM mail_grants) + "
+                                        "(SELECT COUNT(*) FROM mail_rates)");
+}
+
+static void what_a_sandbox_has_made_is_gone_with_it(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account;
+    struct mail_caller caller, by_key;
+    struct sandbox_info one, two;
+    struct made alice, more[3];
+    struct secret token;
+
+    make_inbox(f, "alice", "", &alice);
+    size_t had_directories = directories(f);
+    int64_t had_rows = mail_rows(f);
+    start_sandbox(f, NULL, &one);
+    sign_up(f, one.id, &account, &token, &caller);
+    for (int i = 0; i < 3; i++)
+        MUST(create_by(f, &caller, "", &more[i], &err));
+    MUST(action_inbox_delete(&f->actions, &caller, str_from(more[2].info.id), f->arena, &err));
+    /* A code that the operator could give, and something that is held. */
+    MUST(action_inbox_request_mode(&f->actions, &caller, str_from(more[0].info.id), MAIL_AUTONOMOUS, f->arena, &err));
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(more[1].info.id), 7, 9, &err));
+    start_sandbox(f, NULL, &two);
+    MUST(mail_caller_by_sandbox(&f->actions, two.id, STR(""), &by_key, &err));
+    action_mail_ended(&f->actions);
+    assert_int_equal(directories(f), had_directories + 5);
+
+    end_sandbox(f, one.id);
+    /* In front's absence, too: nothing but the store and the directories is looked at. */
+    mail_busy_free(f->setup.busy);
+    f->setup.busy = mail_busy_new();
+    (void)action_mail_tick(&f->actions, clock_wall_us()); /* quiet since the crash */
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(caller.inbox_id), 0, 0, &err));
+    action_mail_ended(&f->actions);
+    MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&more[0].key), &by_key, &err), ERR_DENIED);
+    assert_int_equal(directories(f), had_directories + 1);
+    MUST_FAIL(mail_caller_by_sandbox(&f->actions, one.id, secret_reveal(&token), &caller, &err), ERR_DENIED);
+    end_sandbox(f, two.id);
+    action_mail_ended(&f->actions);
+    assert_int_equal(directories(f), had_directories);
+    assert_int_equal(mail_rows(f), had_rows);
+    MUST(can_list(f, &alice.caller, "", &err));
+}
+
+/* A request of the sandbox may still be under way when it ends. */
+static void an_inbox_is_not_made_for_a_sandbox_that_has_ended(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account;
+    struct mail_caller caller;
+    struct sandbox_info one;
+    struct secret token;
+    struct made made;
+
+    start_sandbox(f, NULL, &one);
+    size_t had = directories(f);
+    sign_up(f, one.id, &account, &token, &caller);
+    end_sandbox(f, one.id);
+    action_mail_ended(&f->actions);
+    MUST_FAIL(create_by(f, &caller, "", &made, &err), ERR_DENIED);
+    action_mail_ended(&f->actions);
+    assert_int_equal(directories(f), had + 1); /* of the tenant's audit */
+}
+
+/* The audit says who let what leave: it outlives the sandbox. */
+static void an_inbox_that_something_has_left_keeps_its_audit(void **state)
 {
     struct fixture *f = *state;
     const uint64_t week_ms = UINT64_C(7) * 86400 * 1000;
+    struct mail_account account;
     struct mail_caller caller;
     struct sandbox_info one;
     struct inbox_info info;
+    struct secret token;
+    struct made made;
 
     rig_stand();
     start_sandbox(f, NULL, &one);
-    MUST(mail_caller_by_sandbox(&f->actions, one.id, STR(""), &caller, &err));
-    action_mail_sweep(&f->actions, clock_wall_us());
-    MUST(can_list(f, &caller, "", &err));
-    MUST(sandbox_kill(f->rig.all, store_team_default(f->rig.disk.store), one.id, "test", &err));
-    rig_wait_empty(&f->rig);
-    for (int i = 0; i < 100 && rig_rows(&f->rig); i++)
-        usleep(10000);
-    action_mail_sweep(&f->actions, clock_wall_us());
-    /* What it has sent may still be decided about; its key is gone. */
-    MUST(action_inbox_get(&f->actions, &f->operator_, str_from(caller.inbox_id), f->arena, &info, &err));
-    struct mail_caller again;
-    MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&caller.credential), &again, &err), ERR_DENIED);
-    assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_sandboxes"), 0);
-    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(caller.inbox_id), 0, 1, &err)); /* something is held */
+    sign_up(f, one.id, &account, &token, &caller);
+    MUST(create_by(f, &caller, "", &made, &err));
+    MUST(mail_audit_add(f->setup.mail, made.info.id, STR("message.approve"), STR("x"), STR("operator"), STR("{}"),
+                        &err));
+    end_sandbox(f, one.id);
+    action_mail_ended(&f->actions);
+    action_mail_ended(&f->actions);
+    assert_true(has_directory(f, made.info.id));
+    MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&made.key), &caller, &err), ERR_DENIED);
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(made.info.id), 0, 0, &err));
     rig_turn(&f->rig, week_ms + 1000);
     action_mail_sweep(&f->actions, clock_wall_us());
-    MUST(action_inbox_get(&f->actions, &f->operator_, str_from(caller.inbox_id), f->arena, &info, &err));
-    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(caller.inbox_id), 0, 0, &err));
-    action_mail_sweep(&f->actions, clock_wall_us());
-    MUST_FAIL(action_inbox_get(&f->actions, &f->operator_, str_from(caller.inbox_id), f->arena, &info, &err),
+    MUST_FAIL(action_inbox_get(&f->actions, &f->operator_, str_from(made.info.id), f->arena, &info, &err),
               ERR_NOT_FOUND);
-    assert_true(has_audit(f, caller.inbox_id, "inbox.shred"));
+    assert_true(has_audit(f, made.info.id, "inbox.shred") && has_audit(f, made.info.id, "message.approve"));
+}
+
+/* What it has sent may still be decided about: a sandbox seldom lives as long as a person takes. */
+static void the_own_inbox_of_a_sandbox_stays_while_something_is_held(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_caller caller, again;
+    struct sandbox_info one;
+    struct inbox_info info;
+
+    start_sandbox(f, NULL, &one);
+    MUST(mail_caller_by_sandbox(&f->actions, one.id, STR(""), &caller, &err));
+    struct str id = str_from(caller.inbox_id);
+    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 1, &err)); /* something is held */
+    end_sandbox(f, one.id);
+    action_mail_ended(&f->actions);
+    MUST(action_inbox_get(&f->actions, &f->operator_, id, f->arena, &info, &err));
+    MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&caller.credential), &again, &err), ERR_DENIED);
+    assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_sandboxes"), 0);
+    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 0, &err));
+    action_mail_ended(&f->actions);
+    MUST_FAIL(action_inbox_get(&f->actions, &f->operator_, id, f->arena, &info, &err), ERR_NOT_FOUND);
+    assert_false(has_directory(f, caller.inbox_id));
 }
 
 /* ---- the end ---- */
@@ -1788,7 +1992,12 @@ int main(void)
         DESK_CASE(a_sandbox_gets_its_own_inbox_at_first_use),
         DESK_CASE(two_first_uses_at_once_make_one_inbox),
         DESK_CASE(metadata_names_the_sandboxs_inbox),
-        DESK_CASE(the_inbox_of_a_sandbox_ends_after_it),
+        DESK_CASE(a_sandbox_signs_up_as_its_own_inbox),
+        DESK_CASE(a_sandbox_makes_a_bounded_number_of_inboxes),
+        DESK_CASE(what_a_sandbox_has_made_is_gone_with_it),
+        DESK_CASE(an_inbox_is_not_made_for_a_sandbox_that_has_ended),
+        DESK_CASE(an_inbox_that_something_has_left_keeps_its_audit),
+        DESK_CASE(the_own_inbox_of_a_sandbox_stays_while_something_is_held),
         DESK_CASE(a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week),
         DESK_CASE(a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer),
         DESK_CASE(webhooks_need_a_code_unless_an_account_asks_from_outside),

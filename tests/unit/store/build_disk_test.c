@@ -310,11 +310,12 @@ static void layers_of_an_older_store_are_counted(void **state)
     (void)make(t, team(t), "mine", layers, 3, STR(""));
     store_close(t->store);
     t->store = NULL;
-    temp_store_by_hand(t, "DROP TABLE newest_tags; DROP TABLE build_layers; DROP INDEX builds_from_template; DROP "
-                          "INDEX snapshots_of_source;"
-                          "DROP INDEX template_layers_by_layer; ALTER TABLE builds DROP COLUMN from_template;"
-                          "ALTER TABLE build_kept DROP COLUMN layer_bytes; ALTER TABLE build_kept DROP COLUMN step;"
-                          "DELETE FROM schema_version WHERE version > 17;");
+    temp_store_by_hand(
+        t, "DROP TABLE newest_tags; DROP TABLE build_layers; DROP INDEX builds_from_template; DROP "
+           "INDEX snapshots_of_source;"
+           "DROP INDEX template_layers_by_layer; ALTER TABLE builds DROP COLUMN from_template;"
+           "ALTER TABLE build_kept DROP COLUMN layer_bytes; ALTER TABLE build_kept DROP COLUMN step;" UNDO_AFTER_19
+           "DELETE FROM schema_version WHERE version > 17;");
     temp_store_reopen(t);
     assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM build_layers"), 3);
     MUST(store_build_disk(t->store, team(t), &t->arena, &disk, &err));
@@ -349,7 +350,7 @@ static void put_history(struct temp_store *t, int tags, int each)
             &t->arena,
             "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
             "INSERT INTO build_tags SELECT 'row' || i, b.template_id, 'x' || (i %% %d), b.id, i FROM n, builds b;"
-            "DROP TABLE newest_tags; DROP INDEX build_layers_by_layer;"
+            "DROP TABLE newest_tags; DROP INDEX build_layers_by_layer;" UNDO_AFTER_19
             "DELETE FROM schema_version WHERE version > 18;",
             tags * each - 1, tags));
 

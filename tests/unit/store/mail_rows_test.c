@@ -80,7 +80,7 @@ static void add_inbox(struct temp_store *t, const char *id, const char *address)
                                   .public_key = STR("public"),
                                   .mode = 2 };
 
-    MUST(store_mail_inbox_add(t->store, &row, 0, &key, NULL, &err));
+    MUST(store_mail_inbox_add(t->store, &row, &(struct mail_inbox_most){ 0 }, &key, NULL, &err));
 }
 
 static void a_tenant_is_made_once_and_keeps_its_bytes(void **state)
@@ -153,7 +153,7 @@ static void an_address_stays_taken_and_deleting_revokes(void **state)
     struct mail_inbox_row twin = { .id = STR("01OTHER0000000000000000001"),
                                    .tenant_id = TENANT,
                                    .address_hash = STR("hash") };
-    MUST_FAIL(store_mail_inbox_add(t->store, &twin, 0, &key, NULL, &err), ERR_CONFLICT);
+    MUST_FAIL(store_mail_inbox_add(t->store, &twin, &(struct mail_inbox_most){ 0 }, &key, NULL, &err), ERR_CONFLICT);
     MUST_FAIL(store_mail_key_find(t->store, STR("another"), &owner, &err), ERR_DENIED); /* nor its key */
     MUST(store_mail_inbox_by_handle(t->store, STR("0000000000"), &t->arena, &row, &err));
     CHECK_STR(row.profile, STR("profile"));
@@ -162,7 +162,7 @@ static void an_address_stays_taken_and_deleting_revokes(void **state)
     MUST(store_mail_inbox_delete(t->store, row.id, &err));
     MUST_FAIL(store_mail_inbox_delete(t->store, row.id, &err), ERR_NOT_FOUND);
     MUST_FAIL(store_mail_key_find(t->store, STR("01INBOX0000000000000000000"), &owner, &err), ERR_DENIED);
-    MUST_FAIL(store_mail_inbox_add(t->store, &twin, 0, &key, NULL, &err), ERR_CONFLICT);
+    MUST_FAIL(store_mail_inbox_add(t->store, &twin, &(struct mail_inbox_most){ 0 }, &key, NULL, &err), ERR_CONFLICT);
     MUST(store_mail_inbox_by_address(t->store, STR("hash"), &t->arena, &row, &err));
     assert_true(row.deleted_us > 0);
     MUST_FAIL(store_mail_inbox_mode(t->store, row.id, 0, 2, &err), ERR_CONFLICT);
@@ -194,13 +194,14 @@ static void an_accounts_inboxes_are_counted_when_one_is_added(void **state)
             .id = str_from(id), .tenant_id = TENANT, .account_id = STR("01ACCOUNT"), .address_hash = str_from(address)
         };
         if (i < 3)
-            MUST(store_mail_inbox_add(t->store, &row, 3, &key, NULL, &err));
+            MUST(store_mail_inbox_add(t->store, &row, &(struct mail_inbox_most){ .account = 3 }, &key, NULL, &err));
         else
-            MUST_FAIL(store_mail_inbox_add(t->store, &row, 3, &key, NULL, &err), ERR_LIMIT);
+            MUST_FAIL(store_mail_inbox_add(t->store, &row, &(struct mail_inbox_most){ .account = 3 }, &key, NULL, &err),
+                      ERR_LIMIT);
     }
-    MUST(store_mail_inbox_count(t->store, STR("01ACCOUNT"), &number, &err));
+    MUST(store_mail_inbox_count(t->store, STR("01ACCOUNT"), false, &number, &err));
     assert_int_equal(number, 3);
-    MUST(store_mail_inbox_count(t->store, STR(""), &number, &err));
+    MUST(store_mail_inbox_count(t->store, STR(""), false, &number, &err));
     assert_int_equal(number, 0);
     struct mail_inbox_filter filter = { .account_id = STR("01ACCOUNT") };
     MUST(store_mail_inbox_list(t->store, &filter, &t->arena, &rows, &count, &err));

@@ -126,7 +126,7 @@ static void a_store_from_before_pauses_gets_their_columns(void **state)
            "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
            "ALTER TABLE sandboxes DROP COLUMN default_user; ALTER TABLE sandboxes DROP COLUMN default_workdir;"
            "DROP TABLE snapshots; DROP INDEX sandboxes_of_template;" DROP_BUILDS
-           "ALTER TABLE mail_inboxes DROP COLUMN shred_tries;"
+           "ALTER TABLE mail_inboxes DROP COLUMN shred_tries;" UNDO_AFTER_19
            "DELETE FROM schema_version WHERE version > 9;"
            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
            " memory_mb, disk_mb, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, node_id)"
