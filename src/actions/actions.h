@@ -75,6 +75,7 @@ struct mail_setup {
     bool webhooks_http;                       /* webhooks may have http:// URLs too */
     uint32_t sends_per_minute, sends_per_day; /* of an inbox */
     uint32_t inboxes_most, signups_per_hour;  /* of a principal */
+    uint64_t disk_bytes;                      /* of all inboxes' files, half of it for one tenant; 0: no limit */
     unsigned char operator_public[32];        /* the approvers' keys of all tenants are sealed to it; see mail.h */
     unsigned char server_secret[32];          /* as in struct mail_config: encrypts and hashes what is in mail's rows */
     /* Tells long polls, WebSockets and webhooks. From any thread; never blocks. */

@@ -320,7 +320,7 @@ static void settle(const struct actions *actions, struct busy_inbox *inbox, uint
 
     if (changes_of(busy, inbox, &in_use) != changes || in_use)
         return; /* busy_begin() waits for `mark`, so a change that begins now marks the row again */
-    if (!mail_row_idle(actions, inbox->id, tick->next_us, tick->pending, &err)) {
+    if (!mail_row_idle(actions, inbox->id, tick, &err)) {
         log_warn("mail: inbox %s: its next time cannot be stored: %s", inbox->id, err_text(&err));
         return;
     }

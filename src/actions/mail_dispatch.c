@@ -144,10 +144,11 @@ static bool deliver_to(const struct delivery *d, struct str recipient, const str
         .storage_bytes = LIMIT_MAIL_STORAGE_BYTES,
         .now_us = d->now_us,
     };
-    if (!mail_deliver(d->actions->mail->mail, &arrival, d->arena, &arrived, &is_new, err))
+    if (!mail_has_room(d->actions, str_from(box->info.tenant_id), err) ||
+        !mail_deliver(d->actions->mail->mail, &arrival, d->arena, &arrived, &is_new, err))
         return false;
     if (is_new) {
-        mail_row_received(d->actions, box->info.id);
+        mail_row_received(d->actions, box->info.id, 2 * content.mime.len); /* and what was read from it */
         tell_arrival(d->actions, &arrived);
     }
     return true;

@@ -105,7 +105,7 @@ struct making {
     struct str account_id, local, display_name, sandbox_id, key_name, actor;
     enum mail_mode mode;
     uint32_t scopes; /* of its key */
-    bool is_lobster;
+    bool is_lobster, by_operator;
     const struct mail_reader *creator; /* also reads; NULL: nobody else */
     struct mail_inbox_most most;
 };
@@ -154,7 +154,8 @@ static bool make(const struct actions *actions, const struct making *making, con
     struct seal_key public_key;
     struct mail_key_row key;
 
-    if (!is_free(actions, making->local, arena, hash, err))
+    if (!is_free(actions, making->local, arena, hash, err) ||
+        !mail_has_room_for_inbox(actions, making->tenant->id, making->by_operator, err))
         return false;
     mail_ulid(id);
     mail_key_row_of(actions, text, making->key_name, arena, &key);
@@ -194,18 +195,14 @@ bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, co
     unsigned turn = 0;
     auto_wipe struct secret text = { 0 };
     struct mail_inbox_row row;
-    uint32_t count;
 
     for (size_t i = 0; i < sandbox_id.len; i++)
         turn = turn * 31 + (unsigned char)sandbox_id.at[i];
     auto_unlock pthread_mutex_t *held = lock_mutex(&first_use[turn % 16]);
     if (store_mail_sandbox_get(actions->store, sandbox_id, arena, out, err))
         return true;
-    if (err->kind != ERR_NOT_FOUND || !store_mail_inbox_loose(actions->store, tenant->id, &count, err))
+    if (err->kind != ERR_NOT_FOUND)
         return false;
-    if (count >= LIMIT_MAIL_SANDBOX_INBOXES)
-        return err_set(err, ERR_LIMIT, "the sandboxes of this team have %u inboxes: delete some, or wait a week",
-                       LIMIT_MAIL_SANDBOX_INBOXES);
     struct making making = {
         .tenant = tenant,
         .sandbox_id = sandbox_id,
@@ -228,6 +225,7 @@ bool mail_first_inbox(const struct actions *actions, const struct mail_tenant_ro
         .local = STR("agent"),
         .key_name = STR("first key"),
         .actor = STR("server"),
+        .by_operator = true,
         .mode = MAIL_GATED_SEND,
         .scopes = MAIL_SCOPE_READ | MAIL_SCOPE_SEND | MAIL_SCOPE_ADMIN,
         .creator = account,
@@ -355,6 +353,7 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         .mode = MIN(mode, MAIL_GATED_SEND), /* a looser one only by the operator's code, later */
         .scopes = MAIL_SCOPE_READ | MAIL_SCOPE_SEND | MAIL_SCOPE_ADMIN,
         .is_lobster = caller->is_lobster,
+        .by_operator = is_operator,
     };
     making.most.of_sandbox = mail_is_sandbox_account(caller);
     if (!is_operator)

@@ -138,8 +138,13 @@ bool mail_rows_of(const struct actions *actions, const struct mail_caller *calle
 /* What the caller reads with. False: it has no credential. */
 bool mail_reader_of(const struct mail_caller *caller, struct arena *arena, struct mail_reader *out) must_use;
 
-/* One more message has arrived, for the counts in lists of inboxes. A failure is only logged. */
-void mail_row_received(const struct actions *actions, const char *inbox_id);
+/* One more message of this size has arrived, for lists of inboxes and the limits. A failure is only logged. */
+void mail_row_received(const struct actions *actions, const char *inbox_id, uint64_t bytes);
+/* ERR_LIMIT: mail has no room on disk for more messages, this tenant's or the server's. */
+bool mail_has_room(const struct actions *actions, struct str tenant_id, struct err *err) must_use;
+/* The same for a new inbox; the operator is not bound by the tenant's number. */
+bool mail_has_room_for_inbox(const struct actions *actions, struct str tenant_id, bool is_operator, struct err *err)
+    must_use;
 
 /* The inbox of a sandbox, at its first use (mail_inbox.c). Two at the same time get the same one. */
 bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, const struct mail_tenant_row *tenant,
@@ -202,9 +207,9 @@ bool mail_tenant_audit_make(const struct actions *actions, struct str tenant_id,
 
 /* Marks the row: a change is under way, its next time and its count of held messages cannot be trusted. Durable. */
 bool mail_row_dirty(const struct actions *actions, const char *inbox_id, struct err *err) must_use;
-/* Nothing is under way: the mark goes. next_us 0: no timer. */
-bool mail_row_idle(const struct actions *actions, const char *inbox_id, int64_t next_us, uint32_t pending,
-                   struct err *err) must_use;
+/* Nothing is under way: the mark goes. */
+bool mail_row_idle(const struct actions *actions, const char *inbox_id, const struct mail_tick *tick, struct err *err)
+    must_use;
 struct mail_row_due {
     char id[MAIL_INBOX_ID_BYTES];
     int64_t next_us;

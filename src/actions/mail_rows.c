@@ -650,18 +650,57 @@ bool mail_row_dirty(const struct actions *actions, const char *inbox_id, struct 
     return store_mail_inbox_dirty(actions->store, str_from(inbox_id), err);
 }
 
-bool mail_row_idle(const struct actions *actions, const char *inbox_id, int64_t next_us, uint32_t pending,
-                   struct err *err)
+bool mail_row_idle(const struct actions *actions, const char *inbox_id, const struct mail_tick *tick, struct err *err)
 {
-    return store_mail_inbox_idle(actions->store, str_from(inbox_id), next_us, pending, err);
+    return store_mail_inbox_idle(actions->store, str_from(inbox_id), tick->next_us, tick->pending, tick->bytes, err);
 }
 
-void mail_row_received(const struct actions *actions, const char *inbox_id)
+void mail_row_received(const struct actions *actions, const char *inbox_id, uint64_t bytes)
 {
     struct err err;
 
-    if (!store_mail_inbox_received(actions->store, str_from(inbox_id), &err))
+    if (!store_mail_inbox_received(actions->store, str_from(inbox_id), bytes, &err))
         log_warn("inbox %s: cannot count a message: %s", inbox_id, err_text(&err));
+}
+
+/* ---- room ---- */
+
+static bool disk_has_room(const struct actions *actions, const struct mail_room *tenant, const struct mail_room *all,
+                          struct err *err)
+{
+    uint64_t most = actions->mail->disk_bytes;
+
+    if (!most || (all->bytes < most && tenant->bytes < most / 2))
+        return true;
+    return err_set(err, ERR_LIMIT,
+                   "%s has no room for more mail: delete inboxes, whose files go after a week, or have the operator "
+                   "start it with a larger --mail-disk",
+                   all->bytes < most ? "this team" : "this server");
+}
+
+bool mail_has_room(const struct actions *actions, struct str tenant_id, struct err *err)
+{
+    struct mail_room tenant, all;
+
+    return store_mail_room(actions->store, tenant_id, &tenant, &all, err) && disk_has_room(actions, &tenant, &all, err);
+}
+
+bool mail_has_room_for_inbox(const struct actions *actions, struct str tenant_id, bool is_operator, struct err *err)
+{
+    struct mail_room tenant, all;
+
+    if (!store_mail_room(actions->store, tenant_id, &tenant, &all, err) || !disk_has_room(actions, &tenant, &all, err))
+        return false;
+    if (all.inboxes >= LIMIT_MAIL_INBOXES)
+        return err_set(err, ERR_LIMIT,
+                       "this server has %u inboxes, the most that it may have: delete some; deleted ones count for a "
+                       "week",
+                       all.inboxes);
+    return is_operator || tenant.inboxes < LIMIT_MAIL_TENANT_INBOXES ||
+           err_set(err, ERR_LIMIT,
+                   "this team has %u inboxes, the most that it may have: delete some, or end sandboxes; deleted ones "
+                   "count for a week",
+                   tenant.inboxes);
 }
 
 static bool due_of(const struct mail_inbox_row *rows, size_t count, struct arena *arena, struct mail_row_due **out,

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { SECOND_US = 1000000 };
+enum { SECOND_US = 1000000, HOUR_S = 3600 };
 
 /* ---- addresses ---- */
 
@@ -455,6 +455,10 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
     if (!busy_may_send(actions, box.info.id, out_retry_s))
         return err_set(err, ERR_LIMIT, "this inbox sends at most %u messages a minute",
                        actions->mail->sends_per_minute);
+    if (!mail_has_room(actions, str_from(box.info.tenant_id), err)) {
+        *out_retry_s = err->kind == ERR_LIMIT ? HOUR_S : 0;
+        return false;
+    }
     if (want->answers.len && !read_answered(actions, &box, want->answers, arena, &answer, err))
         return false;
 

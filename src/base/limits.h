@@ -511,9 +511,11 @@
 #define LIMIT_GUESTS_COLLECT_BYTES (64 << 20) /* request bodies of sandboxes in front's memory */
 
 /* Mail: front's rows */
-#define LIMIT_MAIL_PROFILE_BYTES 16384   /* packed: address, names, signature and addresses for copies */
-#define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
-#define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
+#define LIMIT_MAIL_PROFILE_BYTES 16384  /* packed: address, names, signature and addresses for copies */
+#define LIMIT_MAIL_PENDING_ROWS 10000   /* inboxes with held mail that one list asks */
+#define LIMIT_MAIL_INBOXES 100000       /* of the server; each file has about 160 KB when it is empty, 16 GB together */
+#define LIMIT_MAIL_TENANT_INBOXES 10000 /* of these of one tenant, which cannot take all; the operator may make more */
+#define LIMIT_MAIL_SHREDDED_BYTES 65536 /* what counts for the audit of a shredded inbox; most have less */
 #define LIMIT_MAIL_SANDBOX_MORE \
     10                            /* that a sandbox makes in its life besides its own: clients make one for each role */
 #define LIMIT_MAIL_ENDED 64       /* inboxes of sandboxes that have ended, removed in one turn: some ms for each */

@@ -98,6 +98,8 @@ static const struct option options[] = {
     { "mail-sends-per-minute", NUMBER(mail_sends_per_minute, 1, 1000000), "20", "messages of one inbox" },
     { "mail-sends-per-day", NUMBER(mail_sends_per_day, 1, 100000000), "100", "messages of one inbox" },
     { "mail-inboxes", NUMBER(mail_inboxes, 1, 1000000), "100", "inboxes of one account" },
+    { "mail-disk", NUMBER(mail_disk_gb, 1, 1 << 20), "100",
+      "GiB that all inboxes may take together, one team half of it" },
     { "mail-signups-per-hour", NUMBER(mail_signups_per_hour, 0, 1000000), "0",
       "new mail accounts that one address of the network may make without a key; 0: none" },
     { "webhook-allow", LIST(webhook_allow), "",

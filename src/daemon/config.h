@@ -66,6 +66,7 @@ struct config {
     char strict_inbox_keys[CONFIG_TEXT_BYTES];          /* on, off */
     uint64_t mail_sends_per_minute, mail_sends_per_day; /* of each inbox */
     uint64_t mail_inboxes;                              /* of each principal */
+    uint64_t mail_disk_gb;                              /* of all mail */
     char webhook_allow[CONFIG_LIST_BYTES];              /* CIDR,CIDR… */
     uint64_t mail_signups_per_hour;                     /* from one place */
     char registry_mirror[CONFIG_LIST_BYTES];            /* HOST=URL,… */

@@ -276,6 +276,7 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
         .sends_per_day = settings->sends_per_day,
         .inboxes_most = settings->inboxes_most,
         .signups_per_hour = settings->signups_per_hour,
+        .disk_bytes = (uint64_t)settings->disk_gb << 30,
         .heard = on_heard,
         .context = mail,
     };

@@ -175,6 +175,7 @@ bool mail_settings_make(const struct config *config, struct mail_settings *out, 
     out->sends_per_day = (uint32_t)config->mail_sends_per_day;
     out->inboxes_most = (uint32_t)config->mail_inboxes;
     out->signups_per_hour = (uint32_t)config->mail_signups_per_hour;
+    out->disk_gb = (uint32_t)config->mail_disk_gb;
     return true;
 }
 
@@ -188,6 +189,7 @@ static void mail_pack(struct buf *out, const struct mail_settings *mail)
     pack_u32(out, mail->sends_per_day);
     pack_u32(out, mail->inboxes_most);
     pack_u32(out, mail->signups_per_hour);
+    pack_u32(out, mail->disk_gb);
     pack_str(out, secret_reveal(&mail->server_key));
     pack_str(out, str_of(mail->operator_public.bytes, sizeof mail->operator_public.bytes));
     pack_str(out, secret_reveal(&mail->inbox_key));
@@ -204,6 +206,7 @@ static void mail_unpack(struct unpack *in, struct mail_settings *out)
     out->sends_per_day = unpack_u32(in);
     out->inboxes_most = unpack_u32(in);
     out->signups_per_hour = unpack_u32(in);
+    out->disk_gb = unpack_u32(in);
     secret_unpack(in, &out->server_key);
     struct str operator_public = unpack_str(in, sizeof out->operator_public.bytes);
     if (operator_public.len == sizeof out->operator_public.bytes)

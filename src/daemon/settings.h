@@ -26,7 +26,7 @@ struct mail_settings {
     char domain[LIMIT_NET_NAME_BYTES + 1]; /* of addresses, in lower case */
     bool strict_inbox_keys;
     bool webhooks_http; /* --webhook-allow has addresses, which may be called by http */
-    uint32_t sends_per_minute, sends_per_day, inboxes_most, signups_per_hour;
+    uint32_t sends_per_minute, sends_per_day, inboxes_most, signups_per_hour, disk_gb;
     struct secret server_key;        /* mail/server-key: the server's keys are derived from it */
     struct seal_key operator_public; /* of the admin token; front never has the token itself */
     struct secret inbox_key, token;  /* of the first inbox and the first account; `cloister env` prints them */

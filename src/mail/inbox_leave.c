@@ -321,7 +321,7 @@ static bool numbers(struct inbox *inbox, const char *query, const struct sql_val
 /* After the timers that were due: what waits, and until when. */
 static bool look_ahead(struct inbox *inbox, const struct round *round, struct mail_tick *out, struct err *err)
 {
-    int64_t found[3], held_in[1], next[1], releases[2];
+    int64_t found[3], held_in[1], next[1], releases[2], file[1];
 
     if (!numbers(inbox,
                  "SELECT SUM(state = $1), SUM(state = $2), SUM(state = $3) FROM messages "
@@ -341,8 +341,11 @@ static bool look_ahead(struct inbox *inbox, const struct round *round, struct ma
                  "FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND m.state = $4",
                  SQL_ARGS(sql_text(round->front), sql_int(round->now_us - RELEASE_US),
                           sql_int(round->now_us + RELEASE_US), sql_int(MAIL_SENDING)),
-                 releases, 2, err))
+                 releases, 2, err) ||
+        !numbers(inbox, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()", SQL_NO_ARGS, file,
+                 1, err))
         return false;
+    out->bytes = (uint64_t)file[0];
     out->pending = (uint32_t)(found[0] + held_in[0]);
     out->queued = (uint32_t)(found[1] + releases[0]);
     out->uncertain = (uint32_t)found[2];
@@ -379,6 +382,7 @@ static bool run_tick(struct inbox *inbox, struct unpack *in, struct arena *arena
     pack_u32(out, tick.queued);
     pack_u32(out, tick.uncertain);
     pack_i64(out, tick.next_us);
+    pack_u64(out, tick.bytes);
     return true;
 }
 
@@ -403,6 +407,7 @@ bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, con
             tick.queued = unpack_u32(&reply);
             tick.uncertain = unpack_u32(&reply);
             tick.next_us = unpack_i64(&reply);
+            tick.bytes = unpack_u64(&reply);
             fine = unpack_done(&reply, err);
         }
         over = fine && is_over(round);

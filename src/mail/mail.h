@@ -328,6 +328,7 @@ bool mail_settle(struct mail *mail, const struct mail_release *release, const st
 struct mail_tick {
     uint32_t pending, queued, uncertain; /* after the tick */
     int64_t next_us;                     /* when to tick again; 0: nothing waits */
+    uint64_t bytes;                      /* of the inbox's file */
 };
 bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, const struct seal_key *approver_public,
                int64_t now_us, struct mail_tick *out, struct err *err) must_use;

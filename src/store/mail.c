@@ -365,11 +365,23 @@ bool store_mail_inbox_count(struct store *store, struct str account_id, bool wit
     return count_of(store, COUNT_OF_ACCOUNT, SQL_ARGS(sql_text(account_id), sql_int(with_deleted)), out_count, err);
 }
 
-bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err)
+bool store_mail_room(struct store *store, struct str tenant_id, struct mail_room *out_tenant, struct mail_room *out_all,
+                     struct err *err)
 {
-    return count_of(store,
-                    "SELECT COUNT(*) FROM mail_inboxes WHERE tenant_id = $1 AND account_id = '' AND deleted_us = 0",
-                    SQL_ARGS(sql_text(tenant_id)), out_count, err);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(store->sql,
+                    "SELECT COALESCE(SUM(CASE WHEN shredded_us = 0 THEN 1 ELSE 0 END), 0), COALESCE(SUM(bytes), 0), "
+                    "COALESCE(SUM(CASE WHEN tenant_id = $1 AND shredded_us = 0 THEN 1 ELSE 0 END), 0), "
+                    "COALESCE(SUM(CASE WHEN tenant_id = $1 THEN bytes ELSE 0 END), 0) FROM mail_inboxes",
+                    SQL_ARGS(sql_text(tenant_id)), &rows, err) ||
+        !sql_next(&rows, &there, err))
+        return err_wrap(err, "add up what mail takes");
+    *out_all = (struct mail_room){ (uint32_t)sql_row_int(&rows, 0), (uint64_t)sql_row_int(&rows, 1) };
+    *out_tenant = (struct mail_room){ (uint32_t)sql_row_int(&rows, 2), (uint64_t)sql_row_int(&rows, 3) };
+    return true;
 }
 
 #define NO_INBOX ERR_NOT_FOUND, "there is no such inbox"
@@ -493,9 +505,10 @@ bool store_mail_inbox_removed(struct store *store, struct str id, struct err *er
 bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *err)
 {
     return change_one(store,
-                      "UPDATE mail_inboxes SET shredded_us = $1, profile = '', dirty = 0, next_us = 0, pending = 0 "
-                      "WHERE id = $2 AND deleted_us > 0",
-                      SQL_ARGS(sql_int(clock_wall_us()), sql_text(id)), NO_INBOX, err);
+                      "UPDATE mail_inboxes SET shredded_us = $1, profile = '', dirty = 0, next_us = 0, pending = 0, "
+                      "bytes = $2 WHERE id = $3 AND deleted_us > 0",
+                      SQL_ARGS(sql_int(clock_wall_us()), sql_int(LIMIT_MAIL_SHREDDED_BYTES), sql_text(id)), NO_INBOX,
+                      err);
 }
 
 bool store_mail_inbox_shred_failed(struct store *store, struct str id, struct err *err)
@@ -518,22 +531,24 @@ bool store_mail_inbox_dirty(struct store *store, struct str id, struct err *err)
            err_wrap(err, "mark an inbox");
 }
 
-bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, uint32_t pending, struct err *err)
+bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, uint32_t pending, uint64_t bytes,
+                           struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
 
     /* Lazily: after a power cut the mark is there again, and the inbox is looked at once more. */
-    return sql_exec(store->sql, "UPDATE mail_inboxes SET dirty = 0, next_us = $1, pending = $2 WHERE id = $3",
-                    SQL_ARGS(sql_int(next_us), sql_int(pending), sql_text(id)), err) ||
+    return sql_exec(store->sql,
+                    "UPDATE mail_inboxes SET dirty = 0, next_us = $1, pending = $2, bytes = $3 WHERE id = $4",
+                    SQL_ARGS(sql_int(next_us), sql_int(pending), sql_int((int64_t)bytes), sql_text(id)), err) ||
            err_wrap(err, "set an inbox's next time");
 }
 
-bool store_mail_inbox_received(struct store *store, struct str id, struct err *err)
+bool store_mail_inbox_received(struct store *store, struct str id, uint64_t bytes, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
 
-    return sql_exec(store->sql, "UPDATE mail_inboxes SET received = received + 1 WHERE id = $1", SQL_ARGS(sql_text(id)),
-                    err) ||
+    return sql_exec(store->sql, "UPDATE mail_inboxes SET received = received + 1, bytes = bytes + $1 WHERE id = $2",
+                    SQL_ARGS(sql_int((int64_t)bytes), sql_text(id)), err) ||
            err_wrap(err, "count a message");
 }
 

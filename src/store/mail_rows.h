@@ -135,8 +135,14 @@ bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *
 /* Those of an account that are not deleted, or all; 0 for no account. */
 bool store_mail_inbox_count(struct store *store, struct str account_id, bool with_deleted, uint32_t *out_count,
                             struct err *err) must_use;
-/* Those of a tenant that belong to no account and are not deleted. */
-bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err) must_use;
+/* What mail takes. Bytes as they were last told: an inbox that is in use may have more. */
+struct mail_room {
+    uint32_t inboxes; /* that have not been shredded */
+    uint64_t bytes;
+};
+/* Of a tenant, and of all. Reads one index: 0.2 ms for 1,000 inboxes, 10 ms for 100,000. */
+bool store_mail_room(struct store *store, struct str tenant_id, struct mail_room *out_tenant, struct mail_room *out_all,
+                     struct err *err) must_use;
 bool store_mail_inbox_profile(struct store *store, struct str id, struct str profile, struct err *err) must_use;
 /* Only if the mode is still `from`: else ERR_CONFLICT. */
 bool store_mail_inbox_mode(struct store *store, struct str id, uint32_t from, uint32_t to, struct err *err) must_use;
@@ -164,10 +170,11 @@ bool store_mail_inbox_shred_failed(struct store *store, struct str id, struct er
 
 /* A change is under way. No write if the mark is there already. */
 bool store_mail_inbox_dirty(struct store *store, struct str id, struct err *err) must_use;
-bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, uint32_t pending, struct err *err)
-    must_use;
-/* One more message has arrived. Not waited for: a power cut may lose the count. */
-bool store_mail_inbox_received(struct store *store, struct str id, struct err *err) must_use;
+/* `bytes`: of its file. */
+bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, uint32_t pending, uint64_t bytes,
+                           struct err *err) must_use;
+/* One more message has arrived, and takes so many bytes. Not waited for: a power cut may lose the count. */
+bool store_mail_inbox_received(struct store *store, struct str id, uint64_t bytes, struct err *err) must_use;
 enum mail_due {
     MAIL_DUE_TIMER,   /* next_us has come, and the mark is not there; earliest first */
     MAIL_DUE_DIRTY,   /* the mark is there */

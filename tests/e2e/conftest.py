@@ -54,7 +54,7 @@ def second_server(server, name, options=()):
 @pytest.fixture
 def own_server(server):
     """A second server, for tests that break it. That it runs beside the first is a test in itself."""
-    yield from second_server(server, "faults")
+    yield from second_server(server, "faults", ["--mail-signups-per-hour", "1000"])
 
 
 @pytest.fixture

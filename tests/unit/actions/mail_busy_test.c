@@ -58,8 +58,7 @@ bool mail_row_dirty(const struct actions *actions, const char *inbox_id, struct 
     return true;
 }
 
-bool mail_row_idle(const struct actions *actions, const char *inbox_id, int64_t next_us, uint32_t pending,
-                   struct err *err)
+bool mail_row_idle(const struct actions *actions, const char *inbox_id, const struct mail_tick *found, struct err *err)
 {
     struct row *row = row_of(inbox_id);
 
@@ -67,8 +66,8 @@ bool mail_row_idle(const struct actions *actions, const char *inbox_id, int64_t 
     if (rows_fail)
         return err_set(err, ERR_FULL, "the disk is full");
     row->is_dirty = false;
-    row->next_us = next_us;
-    row->pending = pending;
+    row->next_us = found->next_us;
+    row->pending = found->pending;
     return true;
 }
 

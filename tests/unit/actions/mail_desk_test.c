@@ -1711,7 +1711,7 @@ static void what_a_sandbox_has_made_is_gone_with_it(void **state)
     MUST(action_inbox_delete(&f->actions, &caller, str_from(more[2].info.id), f->arena, &err));
     /* A code that the operator could give, and something that is held. */
     MUST(action_inbox_request_mode(&f->actions, &caller, str_from(more[0].info.id), MAIL_AUTONOMOUS, f->arena, &err));
-    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(more[1].info.id), 7, 9, &err));
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(more[1].info.id), 7, 9, 0, &err));
     start_sandbox(f, NULL, &two);
     MUST(mail_caller_by_sandbox(&f->actions, two.id, STR(""), &by_key, &err));
     action_mail_ended(&f->actions);
@@ -1722,7 +1722,7 @@ static void what_a_sandbox_has_made_is_gone_with_it(void **state)
     mail_busy_free(f->setup.busy);
     f->setup.busy = mail_busy_new();
     (void)action_mail_tick(&f->actions, clock_wall_us()); /* quiet since the crash */
-    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(caller.inbox_id), 0, 0, &err));
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(caller.inbox_id), 0, 0, 0, &err));
     action_mail_ended(&f->actions);
     MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&more[0].key), &by_key, &err), ERR_DENIED);
     assert_int_equal(directories(f), had_directories + 1);
@@ -1777,7 +1777,7 @@ static void an_inbox_that_something_has_left_keeps_its_audit(void **state)
     action_mail_ended(&f->actions);
     assert_true(has_directory(f, made.info.id));
     MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&made.key), &caller, &err), ERR_DENIED);
-    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(made.info.id), 0, 0, &err));
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(made.info.id), 0, 0, 0, &err));
     rig_turn(&f->rig, week_ms + 1000);
     action_mail_sweep(&f->actions, clock_wall_us());
     MUST_FAIL(action_inbox_get(&f->actions, &f->operator_, str_from(made.info.id), f->arena, &info, &err),
@@ -1796,16 +1796,79 @@ static void the_own_inbox_of_a_sandbox_stays_while_something_is_held(void **stat
     start_sandbox(f, NULL, &one);
     MUST(mail_caller_by_sandbox(&f->actions, one.id, STR(""), &caller, &err));
     struct str id = str_from(caller.inbox_id);
-    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 1, &err)); /* something is held */
+    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 1, 0, &err)); /* something is held */
     end_sandbox(f, one.id);
     action_mail_ended(&f->actions);
     MUST(action_inbox_get(&f->actions, &f->operator_, id, f->arena, &info, &err));
     MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&caller.credential), &again, &err), ERR_DENIED);
     assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_sandboxes"), 0);
-    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 0, &err));
+    MUST(store_mail_inbox_idle(f->rig.disk.store, id, 0, 0, 0, &err));
     action_mail_ended(&f->actions);
     MUST_FAIL(action_inbox_get(&f->actions, &f->operator_, id, f->arena, &info, &err), ERR_NOT_FOUND);
     assert_false(has_directory(f, caller.inbox_id));
+}
+
+/* ---- room ---- */
+
+static void set_bytes(struct fixture *f, const struct made *made, uint64_t bytes)
+{
+    MUST(store_mail_inbox_idle(f->rig.disk.store, str_from(made->info.id), 0, 0, bytes, &err));
+}
+
+static void mail_takes_a_bounded_part_of_the_disk(void **state)
+{
+    enum { MIB = 1 << 20 };
+    struct fixture *f = *state;
+    struct made alice, blue, more;
+    struct mail_caller account;
+    uint32_t retry_s;
+    struct str to = STR("x@y.example");
+    struct send_want want = { .to_count = 1, .to = &to, .text = STR("x") };
+    struct sent_info sent;
+
+    make_inbox(f, "alice", "", &alice);
+    make_inbox(f, "blue", "blue", &blue);
+    make_account(f, "192.0.2.1", &account);
+    f->setup.disk_bytes = 2 * MIB;
+    set_bytes(f, &alice, MIB); /* half of it */
+    MUST_FAIL(create_by(f, &account, "", &more, &err), ERR_LIMIT);
+    MUST_FAIL(create_by(f, &f->operator_, "", &more, &err), ERR_LIMIT);
+    MUST_FAIL(action_send(&f->actions, &alice.caller, &want, f->arena, &sent, &retry_s, &err), ERR_LIMIT);
+    assert_true(retry_s > 0);
+    MUST_FAIL(action_send(&f->actions, &blue.caller, &want, f->arena, &sent, &retry_s, &err), ERR_UNAVAILABLE);
+    make_inbox(f, "other.blue", "blue", &more); /* the other tenant has room */
+    set_bytes(f, &blue, MIB - 2 * 163840);
+    MUST_FAIL(action_send(&f->actions, &more.caller, &want, f->arena, &sent, &retry_s, &err), ERR_UNAVAILABLE);
+    set_bytes(f, &blue, MIB);
+    set_bytes(f, &alice, MIB);
+    MUST_FAIL(action_send(&f->actions, &more.caller, &want, f->arena, &sent, &retry_s, &err), ERR_LIMIT);
+    set_bytes(f, &alice, 163840);
+    MUST(create_by(f, &account, "", &more, &err));
+}
+
+static void a_team_and_the_server_have_a_bounded_number_of_inboxes(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_caller account, caller;
+    struct sandbox_info one;
+    struct made alice, made;
+
+    make_inbox(f, "alice", "", &alice);
+    make_account(f, "192.0.2.1", &account);
+    start_sandbox(f, NULL, &one);
+    temp_store_by_hand(
+        &f->rig.disk,
+        arena_text(f->arena,
+                   arena_format(f->arena,
+                                "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
+                                "INSERT INTO mail_inboxes (id, handle, tenant_id, account_id, address_hash, "
+                                "profile, public_key, mode, created_us, deleted_us, bytes) SELECT 'x' || i, "
+                                "'h' || i, tenant_id, '', 'a' || i, '', '', 0, 1, 1, 1 FROM n, mail_inboxes",
+                                LIMIT_MAIL_TENANT_INBOXES)));
+    MUST_FAIL(create_by(f, &account, "", &made, &err), ERR_LIMIT);
+    MUST_FAIL(mail_caller_by_sandbox(&f->actions, one.id, STR(""), &caller, &err), ERR_LIMIT);
+    make_inbox(f, "by.the.operator", "", &made);
+    make_inbox(f, "blue", "blue", &made);
 }
 
 /* ---- the end ---- */
@@ -1998,6 +2061,8 @@ int main(void)
         DESK_CASE(an_inbox_is_not_made_for_a_sandbox_that_has_ended),
         DESK_CASE(an_inbox_that_something_has_left_keeps_its_audit),
         DESK_CASE(the_own_inbox_of_a_sandbox_stays_while_something_is_held),
+        DESK_CASE(mail_takes_a_bounded_part_of_the_disk),
+        DESK_CASE(a_team_and_the_server_have_a_bounded_number_of_inboxes),
         DESK_CASE(a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week),
         DESK_CASE(a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer),
         DESK_CASE(webhooks_need_a_code_unless_an_account_asks_from_outside),

@@ -45,6 +45,7 @@ static void settings_survive_the_trip_to_front(void **state)
                                         .sends_per_day = 22,
                                         .inboxes_most = 23,
                                         .signups_per_hour = 24,
+                                        .disk_gb = 25,
                                         .operator_public = { "thirty-two bytes, as of a key..." } };
     assert_true(secret_set(&sent.mail.server_key, STR("srv_1")) && secret_set(&sent.mail.inbox_key, STR("mm_2")) &&
                 secret_set(&sent.mail.token, STR("lm_3")));
@@ -77,6 +78,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.mail.sends_per_day, 22);
     assert_int_equal(got.mail.inboxes_most, 23);
     assert_int_equal(got.mail.signups_per_hour, 24);
+    assert_int_equal(got.mail.disk_gb, 25);
     assert_memory_equal(&got.mail.operator_public, &sent.mail.operator_public, sizeof got.mail.operator_public);
     assert_true(secret_eq(&got.mail.server_key, STR("srv_1")) && secret_eq(&got.mail.inbox_key, STR("mm_2")) &&
                 secret_eq(&got.mail.token, STR("lm_3")));

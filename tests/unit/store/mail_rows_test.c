@@ -221,9 +221,9 @@ static void timers_and_marks_survive_a_restart(void **state)
     add_inbox(t, "01INBOX000000000000000000A", "a");
     add_inbox(t, "01INBOX000000000000000000B", "b");
     add_inbox(t, "01INBOX000000000000000000C", "c");
-    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000A"), 2000, 1, &err));
-    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000B"), 1000, 0, &err));
-    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000C"), 5000, 0, &err));
+    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000A"), 2000, 1, 163840, &err));
+    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000B"), 1000, 0, 163840, &err));
+    MUST(store_mail_inbox_idle(t->store, STR("01INBOX000000000000000000C"), 5000, 0, 163840, &err));
     temp_store_reopen(t);
     MUST(store_mail_inbox_due(t->store, MAIL_DUE_TIMER, STR(""), 2000, 10, &t->arena, &rows, &count, &next_us, &err));
     assert_int_equal(count, 2);

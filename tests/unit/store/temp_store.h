@@ -23,7 +23,9 @@ struct temp_store {
 /* Takes back the migrations after 19, for tests that make a store look older than that. */
 #define UNDO_AFTER_19                                                    \
     "DROP INDEX mail_inboxes_ended; DROP INDEX mail_sandboxes_by_inbox;" \
-    "ALTER TABLE mail_inboxes DROP COLUMN stays;"
+    "ALTER TABLE mail_inboxes DROP COLUMN stays;"                        \
+    "DROP INDEX mail_inboxes_bytes;"                                     \
+    "ALTER TABLE mail_inboxes DROP COLUMN bytes;"
 
 static inline void temp_store_reopen(struct temp_store *t)
 {
