@@ -138,6 +138,25 @@ static void a_lowered_mode_pulls_back_what_is_not_approved(void **state)
     assert_int_equal(office_ask(o, "SELECT COUNT(*) FROM messages WHERE state = 10"), 3); /* MAIL_REJECTED */
 }
 
+static void what_waits_for_a_person_is_withdrawn_and_what_was_approved_leaves(void **state)
+{
+    struct office *o = *state;
+    struct mail_accepted approved = office_send(o, MAIL_GATED_SEND), held = office_send(o, MAIL_GATED_SEND),
+                         later = schedule(o, MAIL_GATED_SEND, true), queued = office_send(o, MAIL_AUTONOMOUS);
+    uint32_t count;
+
+    MUST(office_decide(o, approved.id, true, &err));
+    MUST(mail_withdraw(o->mail, OFFICE_INBOX, &o->approver.public_key, STR("server"), &count, &err));
+    assert_int_equal(count, 2);
+    assert_int_equal(office_state(o, held.id), MAIL_REJECTED);
+    assert_int_equal(office_state(o, later.id), MAIL_REJECTED);
+    assert_int_equal(office_state(o, approved.id), MAIL_QUEUED);
+    assert_int_equal(office_state(o, queued.id), MAIL_QUEUED);
+    struct mail_tick tick = office_tick(o, MAIL_GATED_SEND);
+    assert_int_equal(tick.pending, 0);
+    assert_true(tick.bytes >= 4096);
+}
+
 static void a_mode_that_is_lower_at_dispatch_holds_the_message_again(void **state)
 {
     struct office *o = *state;
@@ -540,6 +559,7 @@ int main(void)
         OFFICE_CASE(a_tick_moves_more_messages_than_one_round_has),
         OFFICE_CASE(one_damaged_row_does_not_stop_the_timers_of_the_others),
         OFFICE_CASE(a_lowered_mode_pulls_back_what_is_not_approved),
+        OFFICE_CASE(what_waits_for_a_person_is_withdrawn_and_what_was_approved_leaves),
         OFFICE_CASE(a_mode_that_is_lower_at_dispatch_holds_the_message_again),
         OFFICE_CASE(an_approval_that_is_too_old_is_asked_for_again),
         OFFICE_CASE(messages_leave_in_their_order_and_once),

@@ -112,6 +112,31 @@ static void an_inbox_that_was_used_cannot_be_unmade(void **state)
     assert_true(is_there(o, SECOND_INBOX));
 }
 
+static void a_temporary_inbox_is_removed_unless_its_audit_says_who_let_something_leave(void **state)
+{
+    static const char *const kept[] = { "message.approve", "message.reject", "message.release",
+                                        "message.approve_inbound", "message.reject_inbound" };
+    struct office *o = *state;
+    char id[MAIL_INBOX_ID_BYTES] = SECOND_INBOX;
+    const struct mail_inbox_new want = {
+        .inbox_id = id, .readers = &o->reader, .reader_count = 1, .actor = STR("sandbox:one"), .is_temporary = true
+    };
+    struct seal_key public_key;
+
+    for (size_t i = 0; i <= COUNT_OF(kept); i++) {
+        id[MAIL_INBOX_ID_BYTES - 2] = (char)('0' + i);
+        MUST(mail_inbox_make(o->mail, &want, &public_key, &err));
+        MUST(mail_audit_add(o->mail, id, STR("mode.request"), STR("x"), STR("sandbox:one"), STR("{}"), &err));
+        if (i < COUNT_OF(kept)) {
+            MUST(mail_audit_add(o->mail, id, str_from(kept[i]), STR("x"), STR("operator"), STR("{}"), &err));
+            MUST_FAIL(mail_inbox_unmake(o->mail, id, &err), ERR_CONFLICT);
+        } else {
+            MUST(mail_inbox_unmake(o->mail, id, &err));
+        }
+        assert_int_equal(is_there(o, id), i < COUNT_OF(kept));
+    }
+}
+
 static void of_a_shredded_inbox_the_audit_is_left(void **state)
 {
     struct office *o = *state;
@@ -398,6 +423,7 @@ int main(void)
         OFFICE_CASE(a_credential_reads_while_it_has_a_wrap),
         OFFICE_CASE(an_inbox_that_was_never_used_can_be_unmade),
         OFFICE_CASE(an_inbox_that_was_used_cannot_be_unmade),
+        OFFICE_CASE(a_temporary_inbox_is_removed_unless_its_audit_says_who_let_something_leave),
         OFFICE_CASE(of_a_shredded_inbox_the_audit_is_left),
         OFFICE_CASE(the_audit_is_a_chain_that_shows_changes),
         OFFICE_CASE(the_file_has_no_word_of_what_was_written),
