@@ -91,7 +91,8 @@ struct inbox_want {
 };
 /*
  * ERR_CONFLICT: the address is taken (dots do not count). ERR_LIMIT. With a MultiMail key and without a code *out_pending is
- * true and nothing else has happened: the operator has a code to give. out_key is the inbox's own key, shown once.
+ * true and nothing else has happened: the operator has a code to give. out_key is the inbox's own key, shown once; untouched for
+ * a sandbox that has signed up, which reaches its inboxes by its own token, also with strict_inbox_keys.
  */
 bool action_inbox_create(const struct actions *actions, const struct mail_caller *caller, const struct inbox_want *want,
                          struct arena *arena, struct inbox_info *out, struct secret *out_key, bool *out_pending,

@@ -365,14 +365,16 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         return true;
     if (!is_operator && !account_of(actions, caller, arena, &making.account_id, err))
         return false;
-    if (!actions->mail->strict_inbox_keys && mail_reader_of(caller, arena, &creator))
+    if ((!actions->mail->strict_inbox_keys || making.most.of_sandbox) && mail_reader_of(caller, arena, &creator))
         making.creator = &creator;
     mail_key_text(caller->is_lobster, &text);
     bool ok = make(actions, &making, &text, arena, &row, &no_sandbox, err) &&
               mail_info_of(actions, &row, tenant.name, arena, out, err);
     seal_key_wipe(&creator.kek);
     if (ok) {
-        *out_key = text;
+        /* A sandbox gets none: its memory may be copied, and the key would work in the copy and outside. */
+        if (!making.most.of_sandbox)
+            *out_key = text;
         out->made_tenant = made_tenant;
     }
     return ok;

@@ -553,7 +553,8 @@ static bool box_open(const struct actions *actions, const struct mail_caller *ca
         seal_key_wipe(&reader.kek);
         return ok;
     }
-    if (actions->mail->strict_inbox_keys && use != MAIL_USE_ADMIN && is_by_account(caller, row))
+    if (actions->mail->strict_inbox_keys && use != MAIL_USE_ADMIN && is_by_account(caller, row) &&
+        !mail_is_sandbox_account(caller))
         return err_set(err, ERR_DENIED,
                        "this server wants each inbox's own token for reading and sending: the one that was returned "
                        "when the inbox was created");

@@ -145,6 +145,7 @@ def test_what_a_sandbox_makes_by_signing_up_is_bounded_and_gone_with_it(cloister
     for _ in range(12):
         status, body = ask(one, f"{api}/v1/inboxes", *key, "--json", "{}")
         (made if status == 201 else refused).append((status, json.loads(body)))
+    assert not any(row.get("token") for _, row in made)  # a copy of the sandbox would have it
     assert len(made) == 10 and [status for status, _ in refused] == [429, 429], refused
     listed = json.loads(ask(one, f"{api}/v1/inboxes", *key)[1])["data"]
     assert {row["id"] for row in listed} == {own["id"], *(row["id"] for _, row in made)}
@@ -165,8 +166,6 @@ def test_what_a_sandbox_makes_by_signing_up_is_bounded_and_gone_with_it(cloister
     assert not held_in(server, ids)
     left = {row["id"] for row in operator(server, "GET", "/mail/inboxes")["inboxes"]}
     assert not left & ids and theirs["id"].removeprefix("ibx_") in left
-    token = {"Authorization": f"Bearer {made[0][1]['token']}"}
-    assert server.call("GET", "/v1/inboxes", headers=token).status == 401
 
 
 def test_a_bound_sandbox_has_no_account(cloister, make_box):
