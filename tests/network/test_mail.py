@@ -3,6 +3,7 @@
 import json
 import pathlib
 import secrets
+import time
 
 import pytest
 from server import wait_for
@@ -166,6 +167,32 @@ def test_what_a_sandbox_makes_by_signing_up_is_bounded_and_gone_with_it(cloister
     assert not held_in(server, ids)
     left = {row["id"] for row in operator(server, "GET", "/mail/inboxes")["inboxes"]}
     assert not left & ids and theirs["id"].removeprefix("ibx_") in left
+
+
+def sign_up_with_inbox(box):
+    """The ids of its own inbox and of one that it has made."""
+    api = "https://api.lobstermail.ai"
+    account = json.loads(ask(box, f"{api}/v1/signup", "--request", "POST")[1])
+    key = ("--header", f"Authorization: Bearer {account['token']}")
+    assert ask(box, f"{api}/v1/inboxes", *key, "--json", "{}")[0] == 201
+    return {row["id"].removeprefix("ibx_") for row in json.loads(ask(box, f"{api}/v1/inboxes", *key)[1])["data"]}
+
+
+def test_a_sandbox_that_ends_while_the_server_is_down_leaves_no_inbox(cloister, make_box):
+    """A paused one keeps its own."""
+    server = cloister.server
+    ends, sleeps = make_box(allow_internet_access=False), make_box(allow_internet_access=False)
+    gone, kept = sign_up_with_inbox(ends), sign_up_with_inbox(sleeps)
+    assert len(gone) == len(kept) == 2
+    assert server.api("POST", f"/sandboxes/{sleeps.id}/pause").status == 204
+    assert server.api("POST", f"/sandboxes/{ends.id}/timeout", {"timeout": 5}).status == 204
+    server.stop()
+    time.sleep(6)  # past its deadline
+    server.start()
+    assert wait_for(lambda: not any((server.data / "mail" / name).exists() for name in gone), 60)
+    assert all((server.data / "mail" / name).is_dir() for name in kept)
+    left = {row["id"] for row in operator(server, "GET", "/mail/inboxes")["inboxes"]}
+    assert kept <= left and not gone & left
 
 
 def test_a_bound_sandbox_has_no_account(cloister, make_box):
