@@ -381,6 +381,15 @@
  */
 #define LIMIT_EGRESS_NEW_S 100
 #define LIMIT_EGRESS_NEW_BURST 4096
+/*
+ * What egress takes in of one sandbox, whatever becomes of it: connections that it accepts and DNS questions that it reads. One
+ * thread does that for all sandboxes. Past these it does not look at the sandbox's sockets for a while. For each new
+ * connection above there may be a question, or one that is refused, and per second some more.
+ */
+#define LIMIT_EGRESS_TAKEN_S 500
+#define LIMIT_EGRESS_TAKEN_BURST (2 * LIMIT_EGRESS_NEW_BURST)
+#define LIMIT_EGRESS_PAUSE_MS 100       /* so long at least, so that a storm is 10 wake-ups a second and not 500 */
+#define LIMIT_EGRESS_TURN 8             /* connections accepted of one sandbox, then all others have their turn */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
 #define LIMIT_EGRESS_INSIDE 64          /* of one sandbox to services of --inside; some take 100 of all sandboxes */

@@ -69,6 +69,7 @@ static struct str why_name(uint8_t why)
         [FLOWS_NO_HTTP1 - NET_RULE_COUNT] = "header rules need HTTP/1.1",
         [FLOWS_NO_ANSWER - NET_RULE_COUNT] = "no answer from a host with header rules",
         [FLOWS_NO_POLICY - NET_RULE_COUNT] = "no network policy yet",
+        [FLOWS_PAUSED - NET_RULE_COUNT] = "too many connections and DNS questions",
     };
 
     return str_from(why < NET_RULE_COUNT ? net_rule_name[why] : names[why - NET_RULE_COUNT]);

@@ -9,6 +9,9 @@
  *
  * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more places (inside.h) than are still free for all.
  * So one greedy sandbox gets half of them at most, two get a third each, and the next one still finds some.
+ *
+ * A connection or a question costs something even if it is refused. So both take from one quota (LIMIT_EGRESS_TAKEN_S) when
+ * they are accepted or read; without credit all sockets of the sandbox leave the loop until there is some again.
  */
 #include "egress/egress.h"
 
@@ -53,6 +56,7 @@ static void close_sockets(struct egress_sandbox *sandbox)
     for (size_t i = 0; i < COUNT_OF(sandbox->listeners); i++)
         listener_free(take_ptr(&sandbox->listeners[i]));
     timer_clear(&sandbox->late);
+    timer_clear(&sandbox->pause);
     questions_reset(sandbox);
     fd_close_each(sandbox->sockets, DIVERT_KINDS);
 }
@@ -101,11 +105,40 @@ void egress_give_places(struct egress_sandbox *sandbox, uint32_t count)
     sandbox->egress->places -= count;
 }
 
+static void take_in(struct egress_sandbox *sandbox, bool on)
+{
+    for (size_t i = 0; i < COUNT_OF(sandbox->listeners); i++)
+        if (sandbox->listeners[i])
+            listener_accept(sandbox->listeners[i], on);
+    questions_read(sandbox, on);
+}
+
+static void on_credit(struct timer *timer)
+{
+    take_in(container_of(timer, struct egress_sandbox, pause), true);
+}
+
+void egress_take_one(struct egress_sandbox *sandbox)
+{
+    static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_TAKEN_S, .burst = LIMIT_EGRESS_TAKEN_BURST };
+    struct loop *loop = sandbox->egress->config.loop;
+    uint64_t now_ms = loop_now_ms(loop);
+
+    quota_spend(&rule, &sandbox->taken, 1000, now_ms);
+    uint64_t wait_ms = quota_wait_ms(&rule, &sandbox->taken, now_ms);
+    if (wait_ms == 0 || hole_is_open("what is taken in of a sandbox"))
+        return;
+    report_refusal(sandbox, FLOWS_PAUSED, NULL, 0, STR(""));
+    timer_set(&sandbox->pause, loop, MAX(wait_ms, (uint64_t)LIMIT_EGRESS_PAUSE_MS), on_credit);
+    take_in(sandbox, false);
+}
+
 static void on_accepted(void *context, int fd)
 {
     struct egress_sandbox *sandbox = context;
     struct egress *egress = sandbox->egress;
 
+    egress_take_one(sandbox);
     bool may_have_more = sandbox->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
     if (may_have_more && egress_take_places(sandbox, 1)) {
         flow_accept(sandbox, fd);
@@ -128,8 +161,8 @@ static void listen_now(struct egress_sandbox *sandbox)
     questions_listen(sandbox);
     for (int i = DIVERT_TCP4; i <= DIVERT_TCP6; i++)
         if (sandbox->sockets[i] >= 0)
-            sandbox->listeners[i] =
-                listener_new(sandbox->egress->config.loop, take_fd(&sandbox->sockets[i]), on_accepted, sandbox);
+            sandbox->listeners[i] = listener_new(sandbox->egress->config.loop, take_fd(&sandbox->sockets[i]),
+                                                 LIMIT_EGRESS_TURN, on_accepted, sandbox);
 }
 
 static void on_policy_late(struct timer *timer)

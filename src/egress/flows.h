@@ -20,7 +20,7 @@
 #include "policy/net_policy.h"
 #include "policy/net_rules.h"
 
-/* Why a connection or a question was refused: a rule of net_rules.h (its number), or one of these. */
+/* Why a connection or a question was refused or waits: a rule of net_rules.h (its number), or one of these. */
 enum flows_why {
     FLOWS_TOO_MANY = NET_RULE_COUNT, /* the sandbox has all the connections that it may have */
     FLOWS_TOO_MANY_OF_ALL,           /* its share of those that all sandboxes may have together */
@@ -37,6 +37,7 @@ enum flows_why {
     FLOWS_NO_HTTP1,                  /* the host has header rules, and the client speaks no HTTP/1.1 */
     FLOWS_NO_ANSWER,                 /* the host has header rules, and could not be reached or did not answer */
     FLOWS_NO_POLICY,                 /* the sandbox's policy is late, or could not be used */
+    FLOWS_PAUSED,                    /* nothing is refused: more than is taken in in a second, so it waits */
     FLOWS_WHY_COUNT,
 };
 

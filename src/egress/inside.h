@@ -53,6 +53,8 @@ struct egress_sandbox {
     char id[LIMIT_ID_BYTES];
     int sockets[DIVERT_KINDS]; /* -1: none, or taken by a listener */
     struct listener *listeners[2];
+    struct quota taken; /* connections accepted and questions read: egress_take_one() */
+    struct timer pause; /* set: its sockets are not looked at */
     bool has_network, has_policy;
     struct timer late;  /* the policy, while there are sockets and it is not there */
     struct arena arena; /* of the policy */
@@ -114,6 +116,15 @@ enum net_rule egress_judge_for_all(const struct egress *egress, const struct net
  */
 bool egress_take_places(struct egress_sandbox *sandbox, uint32_t count) must_use;
 void egress_give_places(struct egress_sandbox *sandbox, uint32_t count);
+/*
+ * A connection was accepted, or a question read. If that was more than the sandbox may send, nothing more is accepted or read
+ * of it for a while: its programs wait, and its own kernel drops what does not fit into its sockets.
+ */
+void egress_take_one(struct egress_sandbox *sandbox);
+static inline bool egress_is_paused(const struct egress_sandbox *sandbox)
+{
+    return timer_is_set(&sandbox->pause);
+}
 /* Whom the host trusts; NULL and the reason: nobody. */
 struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
@@ -121,6 +132,7 @@ struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
 /* Answers what comes to the UDP sockets. */
 void questions_listen(struct egress_sandbox *sandbox);
+void questions_read(struct egress_sandbox *sandbox, bool on); /* false: they stay where they are */
 /* A connection to port 53; takes the descriptor, and has a place. */
 void questions_accept(struct egress_sandbox *sandbox, int fd, const struct net_address *server);
 void questions_reset(struct egress_sandbox *sandbox); /* everything of it is closed, UDP too */

@@ -324,6 +324,7 @@ static bool take_datagram(struct egress_sandbox *sandbox, enum divert_kind kind)
 
     if (n < 0)
         return false;
+    egress_take_one(sandbox);
     struct asked *asked = NEW(struct asked);
     *asked = (struct asked){ .sandbox = sandbox, .kind = kind, .datagram = peer };
     if ((size_t)n > sizeof room || !socket_address(&peer.server, &asked->server, &port) ||
@@ -334,7 +335,7 @@ static bool take_datagram(struct egress_sandbox *sandbox, enum divert_kind kind)
 
 static void take_datagrams(struct egress_sandbox *sandbox, enum divert_kind kind)
 {
-    for (int i = 0; i < DATAGRAMS_A_TURN && sandbox->sockets[kind] >= 0; i++)
+    for (int i = 0; i < DATAGRAMS_A_TURN && sandbox->sockets[kind] >= 0 && !egress_is_paused(sandbox); i++)
         if (!take_datagram(sandbox, kind))
             return;
 }
@@ -363,6 +364,19 @@ void questions_listen(struct egress_sandbox *sandbox)
     }
 }
 
+void questions_read(struct egress_sandbox *sandbox, bool on)
+{
+    struct queue_link *next;
+
+    for (size_t i = 0; i < COUNT_OF(sandbox->datagrams); i++)
+        if (sandbox->datagrams[i])
+            watch_want(sandbox->datagrams[i], on ? WATCH_READ : 0);
+    for (struct queue_link *link = sandbox->dns_streams.first; link && on; link = next) {
+        next = link->next;
+        dns_stream_next(container_of(link, struct dns_stream, link));
+    }
+}
+
 /* ---- connections ---- */
 
 static void on_idle(struct timer *timer)
@@ -377,6 +391,7 @@ static bool take_from_stream(struct dns_stream *dns, size_t length)
     struct buf *in = &dns->stream->in;
     char message[LIMIT_EGRESS_QUESTION_BYTES];
 
+    egress_take_one(dns->sandbox);
     memcpy(message, in->data + LENGTH_BYTES, length);
     buf_drop(in, LENGTH_BYTES + length);
     stream_read(dns->stream, false);
@@ -395,7 +410,7 @@ static bool dns_stream_step(struct dns_stream *dns)
 {
     struct stream *stream = dns->stream;
 
-    if (!stream || dns->asked || timer_is_set(&dns->soon))
+    if (!stream || dns->asked || timer_is_set(&dns->soon) || egress_is_paused(dns->sandbox))
         return false;
     if (stream_queued(stream)) { /* on_drained() follows */
         timer_set(&dns->idle, loop_of(dns->sandbox), LIMIT_EGRESS_ASK_MS, on_idle);

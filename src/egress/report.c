@@ -50,6 +50,10 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         buf_add(out, STR("connection refused: "));
         return;
     }
+    if (refusal->why == FLOWS_PAUSED) {
+        buf_add(out, STR("connections and DNS questions wait: "));
+        return;
+    }
     if (!refusal->has_address) {
         buf_format(out, "DNS question for %s %s: ", refusal->name[0] ? refusal->name : "a name", what);
         return;
@@ -144,6 +148,10 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
         return;
     case FLOWS_NO_POLICY:
         buf_add(out, STR("this sandbox's network rules are not in force yet; if this stays, see the server's log"));
+        return;
+    case FLOWS_PAUSED:
+        buf_format(out, "of one sandbox %u per second are taken, after %u at once", LIMIT_EGRESS_TAKEN_S,
+                   LIMIT_EGRESS_TAKEN_BURST);
         return;
     case FLOWS_TOO_MANY_INSIDE:
         buf_format(out, "a sandbox has %u open connections to the operator's services at most", LIMIT_EGRESS_INSIDE);
@@ -267,7 +275,7 @@ void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct n
     struct refusal refusal = { .why = why, .has_address = to, .port = port, .count = 1 };
 
     (void)snprintf(refusal.reason, sizeof refusal.reason, "%s", reason);
-    sandbox->refused++;
+    sandbox->refused += why != FLOWS_PAUSED;
     report_soon(sandbox);
     if (to)
         refusal.to = *to;

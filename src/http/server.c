@@ -15,7 +15,8 @@
 
 enum {
     LINGER_MS = 2000,
-    REFUSALS_MOST = 64, /* connections past the limit that are told so, at a time */
+    ACCEPTS_A_TURN = 64, /* then existing connections are served */
+    REFUSALS_MOST = 64,  /* connections past the limit that are told so, at a time */
 };
 
 /* ---- memory that all bodies share ---- */
@@ -224,7 +225,7 @@ struct http_server *http_server_new(struct loop *loop, int listen_fd, const stru
     server->references = 1;
     server->scratch = buf_make(NULL, LIMIT_HEAD_BYTES);
     if (listen_fd >= 0)
-        server->listener = listener_new(loop, listen_fd, on_accepted, server);
+        server->listener = listener_new(loop, listen_fd, ACCEPTS_A_TURN, on_accepted, server);
     return server;
 }
 

@@ -14,7 +14,6 @@
 
 enum {
     BACKLOG = 1024,
-    ACCEPTS_PER_TURN = 64, /* then existing connections are served */
     OUT_OF_DESCRIPTORS_MS = 100,
 };
 
@@ -49,9 +48,11 @@ struct listener {
     int fd;
     struct watch *watch;
     struct timer pause;
+    unsigned a_turn;
     accepted_fn *accepted;
     void *context;
-    bool freed, is_short;
+    bool is_off; /* also when it is freed */
+    bool is_short;
 };
 
 static void accept_again(struct timer *timer)
@@ -66,7 +67,7 @@ static void on_ready(void *context, unsigned ready)
     struct listener *listener = context;
 
     (void)ready;
-    for (int i = 0; i < ACCEPTS_PER_TURN && !listener->freed; i++) {
+    for (unsigned i = 0; i < listener->a_turn && !listener->is_off; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             listener->is_short = false;
@@ -93,7 +94,7 @@ static void on_ready(void *context, unsigned ready)
     }
 }
 
-struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, void *context)
+struct listener *listener_new(struct loop *loop, int fd, unsigned a_turn, accepted_fn *accepted, void *context)
 {
     struct listener *listener = NEW(struct listener);
     int on = 1, idle_s = 60, every_s = 20, tries = 4;
@@ -112,6 +113,7 @@ struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
     listener->loop = loop;
     listener->fd = fd;
+    listener->a_turn = a_turn;
     listener->accepted = accepted;
     listener->context = context;
     listener->watch = watch_new(loop, fd, on_ready, listener);
@@ -119,12 +121,18 @@ struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, 
     return listener;
 }
 
+void listener_accept(struct listener *listener, bool on)
+{
+    listener->is_off = !on;
+    timer_clear(&listener->pause);
+    watch_want(listener->watch, on ? WATCH_READ : 0);
+}
+
 void listener_free(struct listener *listener)
 {
     if (!listener)
         return;
-    listener->freed = true;
-    timer_clear(&listener->pause);
+    listener_accept(listener, false);
     watch_free(listener->watch);
     fd_close(&listener->fd);
     loop_retire(listener->loop, listener, free);

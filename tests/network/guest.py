@@ -306,6 +306,20 @@ def hold(host, port, count, seconds):
     return {"opened": len(kept), "alive": alive, "reset": reset, "errors": errors}
 
 
+def connect_storm(host, port, count, off):
+    """Opens connections and leaves each at once, until so many were accepted or the file `off` is there. How many were."""
+    accepted = 0
+    while accepted < count and not os.path.exists(off):
+        with socket.socket(family_of(host), socket.SOCK_STREAM) as s:
+            s.settimeout(0.01)  # where the backlog is full, the next one
+            try:
+                s.connect((host, port))
+                accepted += 1
+            except OSError:
+                pass
+    return accepted
+
+
 def download(host, port, name, size, mark=None):
     """Reads `size` bytes over HTTP; makes the file `mark` after the first of them. How many came, and how it ended."""
     got, how = 0, "end"

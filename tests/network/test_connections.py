@@ -14,6 +14,7 @@ from test_update import in_background, wait_file
 from world import HOSTS
 
 ONE, HOSTILE = HOSTS["one"], HOSTS["hostile"]
+LIMIT_TAKEN_BURST, LIMIT_TAKEN_S = 8192, 500  # base/limits.h
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,30 @@ def test_ten_thousand_connections_of_one_sandbox_are_capped_and_others_go_on(mak
     assert many.wait_log("open connections")
     # They are given back.
     assert wait_for(lambda: many.call("http", ONE, "any.test").get("ok"), 20)
+
+
+def test_a_storm_of_connections_is_accepted_at_a_rate_and_others_go_on(make_box):
+    """Each is refused by a rule, at once. Most of them wait in the sandbox's own backlog, or do not get that far."""
+    stormer, other = make_box(), make_box()
+    began = time.monotonic()
+    accepted = in_background(stormer, "connect_storm", HOSTS["ten"], 80, 40_000, "/tmp/storm.off")
+    waits = stormer.wait_log("connections and DNS questions wait")
+    for _ in range(20):
+        answers = other.calls(*[("dns", "one.test")] * 10)
+        assert [answer.get("ok", {}).get("rcode") for answer in answers] == [0] * 10, answers
+        assert other.ok("http", ONE, "any.test")
+    stormer.run("touch", "/tmp/storm.off")
+    count = accepted()["ok"]
+
+    def reported():
+        rows = stormer.server.api("GET", f"/sandboxes/{stormer.id}/metrics").json
+        return max((row["networkRefused"] for row in rows), default=0)
+
+    assert wait_for(lambda: reported() >= min(count, LIMIT_TAKEN_BURST), 30), (reported(), count)
+    taken, bound = reported(), LIMIT_TAKEN_BURST + LIMIT_TAKEN_S * (time.monotonic() - began)
+    assert taken <= bound and waits, (taken, bound, count)
+    # What waited is over, and the sandbox is served again.
+    assert wait_for(lambda: stormer.call("http", ONE, "any.test").get("ok"), 20)
 
 
 def test_egress_killed_in_mid_transfer_loses_the_connection_and_nothing_else(make_box, cloister):

@@ -76,6 +76,7 @@ HOLES = [
     ("a refusal resets", ["test_rules.py::test_refused[0.0.0.0/0 denies everything]"]),
     ("only what was diverted", ["test_bypass.py::test_the_listening_sockets_themselves_lead_nowhere"]),
     ("connections of a sandbox", ["test_connections.py::test_ten_thousand_connections_of_one_sandbox_are_capped_and_others_go_on"]),
+    ("what is taken in of a sandbox", ["test_connections.py::test_a_storm_of_connections_is_accepted_at_a_rate_and_others_go_on"]),
     ("questions of a sandbox", ["test_dns.py::test_a_tunnel_through_dns_is_limited"]),
     ("answers are public", ["test_names.py::test_addresses_that_are_not_public_are_left_out_of_answers[private.test]"]),
     (

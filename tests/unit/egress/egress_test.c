@@ -566,6 +566,134 @@ static void a_sandbox_may_not_open_connections_without_end(void **state)
     rig_end(&rig);
 }
 
+/* Connections of the sandbox at rig.guest_port, none of them diverted, until it has no credit: some of the last are left. */
+struct storm {
+    struct peer guests[64];
+    unsigned taken; /* of them, and of all before */
+};
+
+static unsigned count_reset(struct storm *storm)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < COUNT_OF(storm->guests); i++)
+        count += peer_is_closed(&storm->guests[i]);
+    return count;
+}
+
+static void storm_end(struct storm *storm)
+{
+    for (size_t i = 0; i < COUNT_OF(storm->guests); i++)
+        peer_done(&storm->guests[i]);
+}
+
+static struct storm storm_until_paused(void)
+{
+    struct storm storm = { 0 };
+
+    rig.not_diverted = true;
+    for (;;) {
+        for (size_t i = 0; i < COUNT_OF(storm.guests); i++)
+            storm.guests[i] = rig_guest(&rig);
+        pump_some(rig.loop); /* shorter than a pause */
+        unsigned taken = count_reset(&storm);
+        storm.taken += taken;
+        rig.not_diverted = taken == COUNT_OF(storm.guests);
+        if (!rig.not_diverted)
+            return storm;
+        storm_end(&storm);
+        assert_true(storm.taken < 2 * LIMIT_EGRESS_TAKEN_BURST);
+    }
+}
+
+static void check_paused(struct storm *storm)
+{
+    unsigned taken = count_reset(storm);
+
+    assert_in_range(taken, 0, COUNT_OF(storm->guests) - 1);
+    pump_some(rig.loop);
+    assert_int_equal(count_reset(storm), taken);
+}
+
+/* The kernel has accepted them all, so that they cost egress something whatever becomes of them. */
+static void a_storm_of_connections_is_taken_in_at_a_rate_and_others_do_not_wait(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "two");
+    uint16_t port_of_two = rig.guest_port;
+    rig_sandbox(&rig, "one");
+    uint64_t began_us = hand_clock_mono();
+    struct storm storm = storm_until_paused();
+    uint64_t credit = LIMIT_EGRESS_TAKEN_BURST + (hand_clock_mono() - began_us) * LIMIT_EGRESS_TAKEN_S / 1000000;
+    assert_in_range(storm.taken, LIMIT_EGRESS_TAKEN_BURST, credit + 1);
+
+    rig.guest_port = port_of_two;
+    struct peer guest = rig_guest(&rig), outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    check_paused(&storm);
+    /* What has waited is served, and the log says why it had to. */
+    storm.taken -= count_reset(&storm);
+    rig.not_diverted = true;
+    hand_clock_add(LIMIT_EGRESS_PAUSE_MS);
+    PUMP_UNTIL(rig.loop, count_reset(&storm) == COUNT_OF(storm.guests));
+    PUMP_UNTIL(rig.loop, rig.refused == storm.taken + COUNT_OF(storm.guests)); /* to wait is not to be refused */
+    uint32_t paused = 0;
+    while (rig.refusals[paused].why != FLOWS_PAUSED && paused < rig.refusal_count)
+        paused++;
+    assert_in_range(paused, 1, rig.refusal_count - 1);
+    assert_string_equal(
+        rig.refusals[paused].text,
+        "connections and DNS questions wait: of one sandbox 500 per second are taken, after 8192 at once");
+    storm_end(&storm);
+    rig_end(&rig);
+}
+
+static void a_sandbox_may_end_or_get_new_sockets_while_it_is_paused(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    for (int i = 0; i < 2; i++) {
+        rig_sandbox(&rig, "one");
+        struct storm storm = storm_until_paused();
+        if (i == 0)
+            egress_exited(rig.egress, "one");
+        rig_sandbox(&rig, "one"); /* after its end it is another one, with all credit */
+        struct peer guest = rig_guest(&rig), outside = rig_accept(&rig);
+        hand_clock_add(LIMIT_EGRESS_PAUSE_MS);
+        pump_some(rig.loop);
+        assert_int_equal(count_reset(&storm), COUNT_OF(storm.guests)); /* its socket is gone */
+        peer_done(&guest);
+        peer_done(&outside);
+        storm_end(&storm);
+    }
+    rig_sandbox(&rig, "two");
+    struct storm storm = storm_until_paused();
+    rig_end(&rig); /* egress ends; the next one has all credit, too */
+    storm_end(&storm);
+}
+
+/* So many are accepted in a turn, and what else there is is served between them. */
+static void one_sandbox_has_a_bounded_part_of_a_turn(void **state)
+{
+    struct storm storm = { 0 };
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    pump_some(rig.loop);
+    rig.not_diverted = true;
+    for (size_t i = 0; i < COUNT_OF(storm.guests); i++)
+        storm.guests[i] = rig_guest(&rig);
+    loop_stop_soon(rig.loop); /* a turn */
+    loop_run(rig.loop);
+    assert_in_range(count_reset(&storm), 1, LIMIT_EGRESS_TURN);
+    PUMP_UNTIL(rig.loop, count_reset(&storm) == COUNT_OF(storm.guests));
+    storm_end(&storm);
+    rig_end(&rig);
+}
+
 /* What is on its way to a guest that does not read, with an outside that sends for ever. */
 static size_t fill(struct peer *outside)
 {
@@ -743,6 +871,9 @@ int main(void)
         CASE(all_connections_together_have_little_memory),
         CASE(the_next_of_many_connections_has_smaller_buffers),
         CASE(a_sandbox_may_not_open_connections_without_end),
+        CASE(a_storm_of_connections_is_taken_in_at_a_rate_and_others_do_not_wait),
+        CASE(a_sandbox_may_end_or_get_new_sockets_while_it_is_paused),
+        CASE(one_sandbox_has_a_bounded_part_of_a_turn),
         CASE(many_connections_have_small_buffers),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),

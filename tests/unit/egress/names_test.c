@@ -715,6 +715,46 @@ static void questions_are_limited_at_once_and_per_second(void **state)
     rig_end(&rig);
 }
 
+/* A flood of datagrams, no matter what they are, and questions over TCP: neither is read while there is no credit. */
+static void a_flood_of_questions_is_read_at_a_rate_and_the_rest_waits(void **state)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    unsigned sent = 0, records;
+
+    (void)state;
+    begin();
+    at.sin_port = htons(udp_port);
+    struct peer guest = ask_tcp();
+    pump_some(rig.loop); /* it is accepted */
+    int noise = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(connect(noise, (struct sockaddr *)&at, sizeof at), 0);
+    uint64_t began_us = hand_clock_mono();
+    for (int unread = 0; unread < 64;) { /* so many wait: they are not read any more */
+        for (int i = 0; i < 32; i++)
+            sent += send(noise, "x", 1, 0) == 1;
+        pump_turn(rig.loop);
+        uint64_t read = LIMIT_EGRESS_TAKEN_BURST + (hand_clock_mono() - began_us) * LIMIT_EGRESS_TAKEN_S / 1000000;
+        unread = (int)sent - (int)read;
+    }
+    int fd = ask_udp("evil.example", DNS_A);
+    say_question(&guest, "evil.example");
+    struct peer late = ask_tcp(); /* they have one quota with connections */
+    say_question(&late, "evil.example");
+    pump_some(rig.loop);
+    char room[512];
+    assert_int_equal(recv(fd, room, sizeof room, 0), -1);
+    assert_true(peer_listen(&guest) && guest.heard.len == 0);
+    assert_true(peer_listen(&late) && late.heard.len == 0);
+    hand_clock_add(1000);
+    assert_int_equal(hear_udp(fd, &records), DNS_NO_SUCH_NAME);
+    PUMP_UNTIL(rig.loop, peer_listen(&guest) && guest.heard.len);
+    PUMP_UNTIL(rig.loop, peer_listen(&late) && late.heard.len);
+    (void)close(noise);
+    peer_done(&guest);
+    peer_done(&late);
+    rig_end(&rig);
+}
+
 static void names_of_connections_are_questions_of_the_sandbox(void **state)
 {
     struct peer guests[LIMIT_EGRESS_QUESTIONS];
@@ -1277,6 +1317,7 @@ int main(void)
         CASE(addresses_without_a_route_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
         CASE(questions_are_limited_at_once_and_per_second),
+        CASE(a_flood_of_questions_is_read_at_a_rate_and_the_rest_waits),
         CASE(names_of_connections_are_questions_of_the_sandbox),
         CASE(names_of_connections_are_limited_per_second),
         CASE(a_sandbox_without_a_share_of_the_resolver_asks_nothing),

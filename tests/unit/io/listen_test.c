@@ -64,7 +64,7 @@ static void connections_are_accepted_and_ready_to_use(void **state)
     int fd = listen_open(STR("127.0.0.1:0"), &err);
     assert_true(fd >= 0);
     struct str address = own_address(fd, room);
-    struct listener *listener = listener_new(loop, fd, note_accepted, NULL);
+    struct listener *listener = listener_new(loop, fd, 64, note_accepted, NULL);
     int mine = dial_open(address, &err);
     assert_true(mine >= 0);
     PUMP_UNTIL(loop, accepted_count == 1);
@@ -86,6 +86,35 @@ static void connections_are_accepted_and_ready_to_use(void **state)
     loop_free(loop);
 }
 
+static void a_listener_that_is_off_accepts_nothing_and_the_rest_of_a_turn_is_for_others(void **state)
+{
+    int mine[5];
+    char room[64];
+    struct err err;
+
+    (void)state;
+    loop = loop_new();
+    int fd = listen_open(STR("127.0.0.1:0"), &err);
+    struct str address = own_address(fd, room);
+    struct listener *listener = listener_new(loop, fd, 2, note_accepted, NULL);
+    listener_accept(listener, false);
+    for (size_t i = 0; i < COUNT_OF(mine); i++)
+        mine[i] = dial_open(address, &err);
+    pump_some(loop);
+    assert_int_equal(accepted_count, 0);
+    listener_accept(listener, true);
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        loop_stop_soon(loop);
+        loop_run(loop);
+        assert_int_equal(accepted_count, MIN(2 * turn, COUNT_OF(mine)));
+    }
+    close_accepted();
+    for (size_t i = 0; i < COUNT_OF(mine); i++)
+        close(mine[i]);
+    listener_free(listener);
+    loop_free(loop);
+}
+
 static void running_out_of_descriptors_is_waited_out(void **state)
 {
     char room[64];
@@ -98,7 +127,7 @@ static void running_out_of_descriptors_is_waited_out(void **state)
     loop = loop_new();
     int fd = listen_open(STR("127.0.0.1:0"), &err);
     struct str address = own_address(fd, room);
-    struct listener *listener = listener_new(loop, fd, note_accepted, NULL);
+    struct listener *listener = listener_new(loop, fd, 64, note_accepted, NULL);
     pump_turn(loop);
     int mine = dial_open(address, &err);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -124,6 +153,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(addresses_without_names_are_read),
         CASE(connections_are_accepted_and_ready_to_use),
+        CASE(a_listener_that_is_off_accepts_nothing_and_the_rest_of_a_turn_is_for_others),
         CASE(running_out_of_descriptors_is_waited_out),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
