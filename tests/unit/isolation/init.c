@@ -212,6 +212,10 @@ static void attempts(void)
     say_result("TIOCSTI", ioctl(0, TIOCSTI, "x"));
     say_result("TIOCSTI high", syscall(SYS_ioctl, 0, 0x100000000ul | TIOCSTI, "x"));
     bpf_programs();
+    say_result("shared policy", syscall(SYS_mbind, NULL, 0, 0, NULL, 0, 0));
+    say_result("home node", syscall(SYS_set_mempolicy_home_node, 0, 0, 0, 0));
+    say_result("own policy", syscall(SYS_set_mempolicy, 0, NULL, 0));
+    say_result("syncfs", syncfs(-1));
     say_result("AF_ALG", socket(AF_ALG, SOCK_SEQPACKET, 0));
     say_result("AF_PACKET", socket(AF_PACKET, SOCK_RAW, 0));
     say_result("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
