@@ -455,6 +455,7 @@
 #define LIMIT_KILL_WAIT_MS 2000 /* for a killed process to end; an uninterruptible one does not: answer all the same */
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
 #define LIMIT_UPLOAD_FILES 1000     /* parts of one multipart upload */
+#define LIMIT_ACL_BYTES 484         /* 60 entries; both of a directory are then as large as what it is charged, 1 KB */
 #define LIMIT_WATCHERS 1024         /* of the whole sandbox; an inotify instance and two kilobytes each */
 #define LIMIT_WATCH_STREAMS 192     /* of them, streaming ones: each holds one of LIMIT_GUEST_CONNECTIONS */
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */

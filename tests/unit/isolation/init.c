@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -185,6 +186,88 @@ static void bpf_programs(void)
     close(tcp);
 }
 
+/* On no descriptor: what the filter lets through is EBADF. */
+static void refused_by_argument(void)
+{
+    static struct {
+        unsigned version;
+        struct {
+            unsigned short tag, rights;
+            unsigned id;
+        } entry[61];
+    } acl = { .version = 2 };
+    static char value[1024];
+    unsigned long high = 1ul << 32;
+    int fd = memfd_create("acl", 0);
+
+    say_result("shared policy", syscall(SYS_mbind, NULL, 0, 0, NULL, 0, 0));
+    say_result("home node", syscall(SYS_set_mempolicy_home_node, 0, 0, 0, 0));
+    say_result("own policy", syscall(SYS_set_mempolicy, 0, NULL, 0));
+    say_result("syncfs", syncfs(-1));
+    for (unsigned i = 0; i < 60; i++) { /* owner, 56 users, group, mask, others */
+        acl.entry[i].tag = i == 0 ? 1 : i < 57 ? 2 : i == 57 ? 4 : i == 58 ? 16 : 32;
+        acl.entry[i].rights = 6;
+        acl.entry[i].id = i > 0 && i < 57 ? i : ~0u;
+    }
+    say_result("ACL of 60", syscall(SYS_fsetxattr, fd, "system.posix_acl_access", &acl, 4 + 60 * 8, 0));
+    say_result("ACL of 61", syscall(SYS_fsetxattr, -1, "system.posix_acl_access", &acl, 4 + 61 * 8, 0));
+    say_result("ACL by path", syscall(SYS_setxattr, NULL, "system.posix_acl_access", &acl, 4 + 61 * 8, 0));
+    say_result("ACL of a link", syscall(SYS_lsetxattr, NULL, "system.posix_acl_access", &acl, 65532, 0));
+    say_result("ACL high", syscall(SYS_fsetxattr, fd, "system.posix_acl_access", &acl, high | 484, 0));
+    say_result("ACL by structure", syscall(463, -1, "", 0, "system.posix_acl_access", value, 16));
+    say_result("attribute", syscall(SYS_fsetxattr, -1, "user.long", value, sizeof value, 0));
+    say_result("urgent", send(-1, "x", 1, MSG_OOB));
+    say_result("urgent high", syscall(SYS_sendto, -1, "x", 1, high | MSG_OOB | MSG_NOSIGNAL, NULL, 0));
+    say_result("urgent message", sendmsg(-1, NULL, MSG_OOB));
+    say_result("urgent messages", syscall(SYS_sendmmsg, -1, NULL, 0, MSG_OOB));
+    say_result("urgent read", recv(-1, value, 1, MSG_OOB));
+    say_result("urgent message read", recvmsg(-1, NULL, MSG_OOB));
+    say_result("urgent messages read", syscall(SYS_recvmmsg, -1, NULL, 0, MSG_OOB, NULL));
+    say_result("not urgent", send(-1, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+    say_result("line discipline", ioctl(-1, TIOCSETD, &(int){ 0 }));
+    say_result("which line discipline", ioctl(-1, TIOCGETD, &(int){ 0 }));
+    say_result("network driver", ioctl(-1, SIOCETHTOOL, NULL));
+    say_result("bridge", ioctl(-1, 0x89a0, NULL));
+    say_result("MTU", ioctl(-1, SIOCGIFMTU, NULL));
+    say_result("lease", fcntl(fd, F_SETLEASE, F_RDLCK));
+    say_result("directory signals", fcntl(-1, F_NOTIFY, 2));
+    say_result("merge all pages", prctl(67, 1, 0, 0, 0));
+    say_result("merge pages", madvise(NULL, 0, MADV_MERGEABLE));
+    say_result("merge pages of another", syscall(SYS_process_madvise, -1, NULL, 0, MADV_MERGEABLE, 0));
+    close(fd);
+}
+
+/* What the filter lets through, of all options and of all commands of sockets, also with high halves set. */
+static void sweep(unsigned long high)
+{
+    say("options:");
+    for (unsigned level = 0; level < 300; level++)
+        for (unsigned name = 0; name < 300; name++)
+            if (syscall(SYS_setsockopt, -1, high | level, high | name, NULL, 0) < 0 && errno == EBADF)
+                say(" %u/%u", level, name);
+    for (unsigned name = 1024; name < 1400; name++) /* IPVS's */
+        if (syscall(SYS_setsockopt, -1, high, high | name, NULL, 0) == 0 || errno == EBADF)
+            say(" 0/%u", name);
+    say("\ncommands:");
+    for (unsigned command = 0x8900; command < 0x8a00; command++)
+        if (syscall(SYS_ioctl, -1, high | command, NULL) < 0 && errno == EBADF)
+            say(" %x", command & 0xff);
+    say("\n");
+}
+
+static void sweep_as_both(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (setresgid(1000, 1000, 1000) == 0 && setresuid(1000, 1000, 1000) == 0)
+            sweep(0);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    sweep(1ul << 32);
+}
+
 static void attempts(void)
 {
     struct ifreq request = { .ifr_name = "lo" };
@@ -212,10 +295,7 @@ static void attempts(void)
     say_result("TIOCSTI", ioctl(0, TIOCSTI, "x"));
     say_result("TIOCSTI high", syscall(SYS_ioctl, 0, 0x100000000ul | TIOCSTI, "x"));
     bpf_programs();
-    say_result("shared policy", syscall(SYS_mbind, NULL, 0, 0, NULL, 0, 0));
-    say_result("home node", syscall(SYS_set_mempolicy_home_node, 0, 0, 0, 0));
-    say_result("own policy", syscall(SYS_set_mempolicy, 0, NULL, 0));
-    say_result("syncfs", syncfs(-1));
+    refused_by_argument();
     say_result("AF_ALG", socket(AF_ALG, SOCK_SEQPACKET, 0));
     say_result("AF_PACKET", socket(AF_PACKET, SOCK_RAW, 0));
     say_result("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
@@ -626,6 +706,12 @@ static int be_zygote(void)
         return 1;
     if (syscall(SYS_seccomp, 1, 0, NULL) == 0 || errno != EINVAL)
         return 1; /* it may have no BPF programs either */
+    /* It has all capabilities in a sandbox that it has entered, so the filter has to refuse what they are good for. */
+    if (socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) >= 0 || errno != EAFNOSUPPORT)
+        return 1;
+    if (setsockopt(-1, IPPROTO_IP, 64, NULL, 0) == 0 || errno == EBADF || ioctl(-1, SIOCSIFFLAGS, NULL) == 0 ||
+        errno == EBADF)
+        return 1;
     if (write(VOICE_FD, "birw", 4) != 4)
         return 1;
     for (;;) {
@@ -968,6 +1054,8 @@ static void run(char *command)
         facts();
     else if (!strcmp(command, "attempts"))
         attempts();
+    else if (!strcmp(command, "sweep"))
+        sweep_as_both();
     else if (!strcmp(command, "write"))
         write_files();
     else if (!strncmp(command, "put ", 4))
