@@ -461,6 +461,10 @@
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
 #define LIMIT_WATCH_EVENTS 100000   /* of one watcher, not yet fetched */
 
+/* Socket options that a sandbox is refused. */
+#define LIMIT_OPTIONS_HEARD 256 /* calls that keeper answers; then the kernel does */
+#define LIMIT_OPTIONS_NAMED 16  /* different ones in the sandbox's log; a program asks for one or two */
+
 /* guestd's own memory, which its cgroup limits. All clients of the sandbox share each of these. */
 #define LIMIT_GUEST_CONNECTIONS 256          /* heads of 64 KiB and buffers of 256 KiB each; an SDK opens up to 200 */
 #define LIMIT_GUEST_COLLECT_BYTES (32 << 20) /* request bodies in memory */

@@ -97,6 +97,15 @@ enum exit_cause {
  */
 typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cause);
 
+struct socket_option {
+    uint32_t level, name;
+};
+/*
+ * A guest has asked for a socket option that sandboxes do not have. Called once for each option of a sandbox, for the first
+ * few, with the context of exited().
+ */
+typedef void driver_refused_fn(void *context, const char *id, const struct socket_option *option);
+
 /*
  * The calls of a pause:
  *   FREEZE      every process inside stands still, guestd too (the cgroup freezer); it is held in memory. Fine if it does
@@ -193,7 +202,8 @@ struct driver_ops {
 
 struct driver {
     const struct driver_ops *ops;
-    driver_exited_fn *exited; /* may be NULL */
+    driver_exited_fn *exited;   /* may be NULL */
+    driver_refused_fn *refused; /* may be NULL */
     void *exited_context;
 };
 

@@ -154,6 +154,21 @@ struct driver *remote_driver_new(struct channel *channel)
     return &remote->driver;
 }
 
+static bool take_option(struct driver *driver, struct unpack *in, struct err *err)
+{
+    char id[LIMIT_ID_BYTES];
+    struct socket_option option;
+
+    message_unpack_id(in, id);
+    option.level = unpack_u32(in);
+    option.name = unpack_u32(in);
+    if (!unpack_done(in, err))
+        return false;
+    if (driver->refused)
+        driver->refused(driver->exited_context, id, &option);
+    return true;
+}
+
 bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct message_fds *fds,
                          struct err *err)
 {
@@ -162,6 +177,8 @@ bool remote_driver_event(struct driver *driver, enum message_type type, struct s
 
     if (type == MESSAGE_UNPACK)
         return give_archive(container_of(driver, struct remote, driver), payload, fds, err);
+    if (type == MESSAGE_OPTION)
+        return take_option(driver, &in, err);
     if (type != MESSAGE_EXITED)
         return err_set(err, ERR_INVALID, "keeper sent an event that it never sends");
     message_unpack_id(&in, id);

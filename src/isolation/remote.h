@@ -14,7 +14,7 @@
 /* The channel stays the caller's and must outlive the driver. */
 struct driver *remote_driver_new(struct channel *channel) must_use;
 
-/* For the channel's event handler: EXITED becomes the driver's exited(); UNPACK is answered. False means malformed. */
+/* For the channel's event handler: EXITED and OPTION become the driver's exited() and refused(); UNPACK is answered. False means malformed. */
 bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct message_fds *fds,
                          struct err *err) must_use;
 

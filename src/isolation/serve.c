@@ -54,6 +54,18 @@ static void tell_exit(void *context, const char *id, enum exit_cause cause)
     channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload), NULL, 0);
 }
 
+static void tell_option(void *context, const char *id, const struct socket_option *option)
+{
+    struct serve *serve = context;
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    message_pack_id(&payload, id);
+    pack_u32(&payload, option->level);
+    pack_u32(&payload, option->name);
+    if (serve->exits)
+        channel_send_event(serve->exits, MESSAGE_OPTION, buf_str(&payload), NULL, 0);
+}
+
 struct serve *serve_new(struct loop *loop, struct driver *driver, const struct serve_limits *limits)
 {
     struct serve *serve = NEW(struct serve);
@@ -62,6 +74,7 @@ struct serve *serve_new(struct loop *loop, struct driver *driver, const struct s
     serve->limits = *limits;
     serve->networks = networks_new(loop, driver);
     driver->exited = tell_exit;
+    driver->refused = tell_option;
     driver->exited_context = serve;
     return serve;
 }
@@ -71,6 +84,7 @@ void serve_free(struct serve *serve)
     if (!serve)
         return;
     serve->driver->exited = NULL;
+    serve->driver->refused = NULL;
     for (struct owed *owed = serve->owed; owed; owed = owed->next) {
         owed->channel = NULL;
         owed->at = NULL;

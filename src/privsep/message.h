@@ -34,6 +34,7 @@
     X(STATS, "stats")             /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
     X(PAUSE, "pause")             /* request to keeper: one of driver.h's calls of a pause; reply: what was kept */    \
     X(EXITED, "exited")           /* event from keeper: a sandbox id and a cause; the sandbox is gone */               \
+    X(OPTION, "option")           /* event from keeper: a sandbox id; level and name of a refused socket option */     \
     X(NETWORK, "network")         /* event from keeper to egress: a sandbox id, and its listening sockets */           \
     X(RESOLVERS, "resolvers")     /* event from keeper to egress: the text of a resolv.conf with the servers to ask */ \
     X(POLICY, "policy")           /* request from front to egress: a sandbox id and its net_policy; reply: empty */    \

@@ -8,6 +8,7 @@
  * Pauses at deadlines can take minutes. So few are made at once, and a sandbox that waits for its turn runs on.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -548,6 +549,42 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
     sandboxes_look(all);
 }
 
+/* Those that are likely, or known from attacks; numbers of headers that not every C library has. */
+static const struct {
+    struct socket_option option;
+    const char *name;
+} known_options[] = {
+    { { 0, 4 }, "IP_OPTIONS" },          { { 0, 19 }, "IP_TRANSPARENT" },   { { 0, 39 }, "IP_ADD_SOURCE_MEMBERSHIP" },
+    { { 0, 64 }, "IPT_SO_SET_REPLACE" }, { { 1, 26 }, "SO_ATTACH_FILTER" }, { { 1, 29 }, "SO_TIMESTAMP" },
+    { { 1, 35 }, "SO_TIMESTAMPNS" },     { { 1, 36 }, "SO_MARK" },          { { 1, 37 }, "SO_TIMESTAMPING" },
+    { { 1, 46 }, "SO_BUSY_POLL" },       { { 1, 50 }, "SO_ATTACH_BPF" },    { { 1, 60 }, "SO_ZEROCOPY" },
+    { { 1, 61 }, "SO_TXTIME" },          { { 1, 73 }, "SO_RESERVE_MEM" },   { { 6, 14 }, "TCP_MD5SIG" },
+    { { 6, 19 }, "TCP_REPAIR" },         { { 6, 31 }, "TCP_ULP" },          { { 17, 100 }, "UDP_ENCAP" },
+};
+
+static void on_refused_option(void *context, const char *id, const struct socket_option *option)
+{
+    struct sandboxes *all = context;
+    char text[160], rule[64];
+    const char *name = "no name known here";
+
+    for (size_t i = 0; i < COUNT_OF(known_options); i++)
+        if (known_options[i].option.level == option->level && known_options[i].option.name == option->name)
+            name = known_options[i].name;
+    (void)snprintf(text, sizeof text,
+                   "a program asked for socket option %" PRIu32 " of level %" PRIu32
+                   " (%s), which sandboxes do not have",
+                   option->name, option->level, name);
+    (void)snprintf(rule, sizeof rule, "socket-option %" PRIu32 "/%" PRIu32, option->level, option->name);
+    logs_add(all->logs, str_from(id),
+             &(struct sandbox_log){ .at_us = clock_wall_us(),
+                                    .kind = SANDBOX_LOG_REFUSED,
+                                    .count = 1,
+                                    .text = str_from(text),
+                                    .rule = str_from(rule),
+                                    .destination = STR("") });
+}
+
 /* ---- new guestlinks ---- */
 
 /* What is to be done for a sandbox that was found again. */
@@ -743,6 +780,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     all->common = config->has_mail ? common_authority_new() : NULL;
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
+    config->driver->refused = on_refused_option;
     return all;
 }
 
@@ -753,6 +791,7 @@ void sandboxes_free(struct sandboxes *all)
     if (!all)
         return;
     all->config.driver->exited = NULL;
+    all->config.driver->refused = NULL;
     timer_clear(&all->timer);
     sampler_done(all);
     network_done(all);

@@ -653,6 +653,47 @@ def test_a_connected_udp_socket_still_hears_that_nobody_is_there(shared_sandbox)
     assert out(shared_sandbox, "python3 errors.py").split() == ["refused", "refused"]
 
 
+REFUSED_OPTION = """
+import errno, socket
+with socket.socket() as connection:
+    for level, name, value in 3 * [(socket.IPPROTO_TCP, 31, b"tls\\0"), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]:
+        try:
+            connection.setsockopt(level, name, value)
+            print("ok")
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+"""
+
+
+def test_a_refused_socket_option_is_named_once_in_the_log(sandbox, server):
+    sandbox.files.write("/tmp/option.py", REFUSED_OPTION)
+    assert out(sandbox, "python3 /tmp/option.py").split() == 3 * ["ENOPROTOOPT", "ok"]
+
+    def lines():
+        logs = server.api("GET", f"/v2/sandboxes/{sandbox.sandbox_id}/logs?level=warn").json["logs"]
+        return [line["message"] for line in logs if "socket option" in line["message"]]
+
+    assert wait_for(lines)
+    assert lines() == ["a program asked for socket option 31 of level 6 (TCP_ULP), which sandboxes do not have"]
+
+
+def test_a_program_that_is_killed_while_keeper_answers_leaves_the_others_alone(shared_sandbox):
+    shared_sandbox.files.write("/tmp/option.py", REFUSED_OPTION)
+    run(shared_sandbox, "for i in $(seq 20); do timeout -s KILL 0.05 python3 /tmp/option.py & done; wait")
+    assert out(shared_sandbox, "echo fine") == "fine"
+
+
+def test_sync_answers_at_once_and_files_can_be_written(shared_sandbox):
+    assert out(shared_sandbox, "echo x >/tmp/synced && sync && sync -f /tmp/synced && cat /tmp/synced") == "x"
+
+
+def test_an_acl_in_memory_is_small(shared_sandbox):
+    attributes = "import os, sys; os.setxattr('/run/shm/acl', 'user.x' if len(sys.argv) > 2 else 'system.posix_acl_access', bytes(int(sys.argv[1])))"
+    assert "No space left" in run(shared_sandbox, f'touch /run/shm/acl; python3 -c "{attributes}" 65532').stderr
+    assert "not supported" in run(shared_sandbox, f'python3 -c "{attributes}" 484').stderr  # of version 0: the kernel's answer
+    assert run(shared_sandbox, f'python3 -c "{attributes}" 4096 user').exit_code == 0
+
+
 def test_programs_find_addresses_and_interfaces(shared_sandbox):
     """What a sandbox may not hoard, it still has: the C library and `ip` ask for addresses by netlink."""
     code = "import socket; print(socket.getaddrinfo('localhost', 80)[0][4][0], socket.if_nameindex())"

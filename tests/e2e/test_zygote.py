@@ -184,6 +184,25 @@ tries
     assert text(box, code) == "[-1, 22, -1, 22, 92]"  # EINVAL, not EFAULT, by which programs detect BPF; and ENOPROTOOPT
 
 
+REFUSED = """
+import errno, socket
+def attempt(call):
+    try:
+        call()
+        return "ok"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print(attempt(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)),
+      attempt(lambda: udp.setsockopt(socket.IPPROTO_IP, 64, b"")), attempt(lambda: udp.setsockopt(1, 36, 1)),
+      attempt(lambda: udp.setsockopt(1, 2, 1)), attempt(lambda: socket.getaddrinfo("localhost", 80)))
+"""
+
+
+def test_what_the_capabilities_of_a_zygote_are_good_for_is_refused_by_its_filter(box):
+    assert text(box, REFUSED).split() == ["EAFNOSUPPORT", "ENOPROTOOPT", "ENOPROTOOPT", "ok", "ok"]
+
+
 def test_two_sandboxes_share_no_seed_and_no_secret(box):
     other = a_box_with_forks()
     code = ("import random, uuid, os, tempfile, multiprocessing; [random.random(), str(uuid.uuid4()), os.urandom(4).hex(),"

@@ -125,6 +125,7 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    options_forget(box);
     start_forget(box, &err);
     restore_forget(box, &err);
     checkpoint_forget(box, &err);
@@ -268,6 +269,7 @@ static void box_reap(struct box *box)
     (void)waitid((idtype_t)P_PIDFD, (id_t)box->pidfd, &how, WEXITED | WNOHANG);
     watch_free(box->watch);
     box->watch = NULL;
+    options_forget(box);
     fd_close(&box->pidfd);
     box->pid = 0;
 }

@@ -30,6 +30,7 @@
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
 #include "isolation/native/network.h"
+#include "isolation/native/options.h"
 #include "isolation/native/state.h"
 #include "isolation/native/trash.h"
 #include "isolation/native/zygotes.h"
@@ -71,6 +72,7 @@ struct box {
     struct checkpoint *checkpoint;   /* the same */
     struct restore *restore;         /* the same */
     struct memory_park *memory_park; /* the same */
+    struct options *options;         /* NULL: nothing hears which socket options are refused */
     struct tighten *tighten;         /* it has more memory than its limit for now; or NULL */
     struct timer retry;
     unsigned tries;

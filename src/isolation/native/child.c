@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/origins.h"
+#include "io/pass.h"
 #include "isolation/native/capabilities.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/network.h"
@@ -386,7 +387,7 @@ static bool exec_guestd(const struct child *child, int guestd_fd, struct err *er
 
 static bool run(struct child *child, struct err *err)
 {
-    int guestd_fd;
+    int guestd_fd, listener_fd;
 
     if (!wait_for_go(child, err) || !become_root(err))
         return false;
@@ -411,9 +412,11 @@ static bool run(struct child *child, struct err *err)
     if (!shed_limits(GUEST_FILES, err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) ||
         !shed_capabilities(kept_capability_mask(), err))
         return false;
-    if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !shed_calls(child->setup->filter, err))
+    if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !shed_calls(child->setup->filter, &listener_fd, err))
         return false;
-    tell_keeper(child, CHILD_READY, NULL);
+    if (!pass_fds(child->control_fd, str_of((const char[]){ CHILD_READY }, 1), &listener_fd, listener_fd >= 0, err))
+        return false;
+    fd_close(&listener_fd);
     if (child->setup->fail_at == NATIVE_AT_CHILD_DEATH && close(child->control_fd) == 0)
         (void)pause();
     return reach(child, NATIVE_AT_CHILD_EXEC, err) && exec_guestd(child, guestd_fd, err);

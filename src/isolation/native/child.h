@@ -17,7 +17,8 @@
  * Over the control socket (SOCK_SEQPACKET):
  *   keeper -> child   CHILD_GO with three descriptors: root, devices (detached mounts), the socket for handovers
  *   child -> keeper   CHILD_NETWORK before CHILD_GO, when it is in its cgroup, loopback is up and the rules hold
- *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
+ *   child -> keeper   CHILD_READY when all is done and exec is next, with the filter's listener (options.h) if it has one;
+ *                     CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec: end-of-file after CHILD_READY means that guestd runs. If keeper's end closes before
  * CHILD_GO, keeper has died, and the child exits too.
  */

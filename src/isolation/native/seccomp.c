@@ -12,10 +12,10 @@
  *
  * A zygote (zygotes.h) has the same filter with three differences, `zygotes` and `guests`: it may enter a sandbox, all
  * namespaces at once; it has no clone3, because no sysctl forbids user namespaces where it runs; and it has no netlink. A
- * process that enters a sandbox has all capabilities there until it gives them up, CAP_NET_ADMIN too, and a template's Python
- * need not: then rtnetlink would be the kernel's code for links, rules and traffic control. Interpreters are its forks and keep
- * its filter: they cannot list interfaces. setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep its session keyring too,
- * which is empty and which no call in the list can reach.
+ * process that enters a sandbox has all capabilities there until it gives them up, CAP_NET_ADMIN too, and a template's
+ * Python need not: then rtnetlink would be the kernel's code for links, rules and traffic control. Interpreters are its
+ * forks and keep its filter: they cannot list interfaces. setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do
+ * not have. They keep its session keyring too, which is empty and which no call in the list can reach.
  *
  * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the
  * whole kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits
@@ -430,14 +430,12 @@ static const struct refused_call refused[] = {
      * in order instead.
      */
     { "a close() that sleeps, also in a kernel thread", WITHOUT_EFFECT(SOL_SOCKET, SO_LINGER) },
-    /* As by a kernel without the option. */
-    { "every other socket option", SYS_setsockopt, ENOPROTOOPT, 0, { { 0 } } },
 };
 
 enum {
     ROW_MAX = 1 + 3 * COUNT_OF(refused[0].when) + 1, /* a call's start or end, conditions, verdict */
     VALUES_MAX = 3 + 1 + COUNT_OF(passed[0].values) + 1,
-    PROLOGUE_MAX = 3 + COUNT_OF(passed) * VALUES_MAX + COUNT_OF(refused) * (ROW_MAX + 2) + 1,
+    PROLOGUE_MAX = 6 + COUNT_OF(passed) * VALUES_MAX + COUNT_OF(refused) * (ROW_MAX + 2) + 1,
     OPEN = 0xff, /* a jump to be aimed: no row is that long */
 };
 
@@ -448,6 +446,7 @@ enum {
 #define JUMP_TO_END BPF_STMT(BPF_JMP | BPF_JA, ~0u)
 
 struct program {
+    bool for_zygote;
     struct sock_filter code[PROLOGUE_MAX];
     unsigned count;
 };
@@ -499,6 +498,16 @@ static void emit_refused(struct program *program, const struct refused_call *row
     end_row(program, start);
 }
 
+/*
+ * Every other socket option. Of a guest keeper hears it, and answers (options.h). A zygote's filter is that of many
+ * sandboxes, one of which could use up what keeper hears: it answers by itself, as a kernel without the option.
+ */
+static void emit_options_end(struct program *program)
+{
+    emit(program, program->for_zygote ? (struct sock_filter)REFUSE(ENOPROTOOPT)
+                                      : (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+}
+
 /* The number of the call is loaded, and still is behind the block for every other call. */
 static void emit_call(struct program *program, int number)
 {
@@ -511,7 +520,10 @@ static void emit_call(struct program *program, int number)
     for (size_t i = 0; i < COUNT_OF(refused); i++)
         if (refused[i].number == number)
             emit_refused(program, &refused[i]);
-    emit(program, (struct sock_filter)JUMP_TO_END);
+    if (number == SYS_setsockopt)
+        emit_options_end(program);
+    else
+        emit(program, (struct sock_filter)JUMP_TO_END);
     program->code[over].k = program->count - over - 1;
 }
 
@@ -525,6 +537,10 @@ static bool is_first_of_its_call(size_t row)
 
 static void write_prologue(struct program *program)
 {
+    /* The numbers in the tables are ours. Another architecture's would be taken for other calls. */
+    emit(program, (struct sock_filter)LOAD(offsetof(struct seccomp_data, arch)));
+    emit(program, (struct sock_filter)JUMP(BPF_JEQ, seccomp_arch_native(), 1, 0));
+    emit(program, (struct sock_filter)REFUSE(ENOSYS));
     emit(program, (struct sock_filter)LOAD(offsetof(struct seccomp_data, nr)));
     emit(program, (struct sock_filter)JUMP(BPF_JGT, LAST_KNOWN_CALL, 0, 1));
     emit(program, (struct sock_filter)REFUSE(ENOSYS));
@@ -598,7 +614,7 @@ static bool add_missing_protocols(scmp_filter_ctx filter, bool for_zygote, struc
 }
 
 /* libseccomp writes the program to a descriptor only. */
-static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *err)
+static bool export(scmp_filter_ctx filter, bool for_zygote, struct sock_fprog *out, struct err *err)
 {
     auto_close int fd = memfd_create("seccomp", MFD_CLOEXEC);
     auto_free char *bytes = NULL;
@@ -613,7 +629,7 @@ static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *e
         return err_sys(err, "rewind");
     if (!fd_read_all(fd, FILTER_ROOM * sizeof(struct sock_filter), &bytes, &len, err))
         return false;
-    struct program prologue = { .count = 0 };
+    struct program prologue = { .for_zygote = for_zygote };
     write_prologue(&prologue);
     size_t count = prologue.count + len / sizeof(struct sock_filter);
     if (count > FILTER_ROOM)
@@ -648,7 +664,7 @@ static bool compile(bool for_zygote, bool no_landlock, struct sock_fprog *out, s
     if (fine && for_zygote)
         fine = add_checked(filter, zygotes, COUNT_OF(zygotes), err) &&
                add_names(filter, SCMP_ACT_ERRNO(ENOSYS), zygotes_absent, COUNT_OF(zygotes_absent), STR(""), err);
-    fine = fine && export(filter, out, err);
+    fine = fine && export(filter, for_zygote, out, err);
     seccomp_release(filter);
     return fine;
 }

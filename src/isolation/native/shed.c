@@ -65,8 +65,13 @@ bool shed_capabilities(uint64_t keep, struct err *err)
  * Without no_new_privs, or sudo inside would not work. The kernel then asks for CAP_SYS_ADMIN in our user namespace,
  * which we have until exec: the bounding set takes effect there.
  */
-bool shed_calls(const struct sock_fprog *filter, struct err *err)
+bool shed_calls(const struct sock_fprog *filter, int *out_listener_fd, struct err *err)
 {
+    if (out_listener_fd) {
+        *out_listener_fd = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, filter);
+        if (*out_listener_fd >= 0)
+            return true; /* EBUSY: a filter that is there already has one, and there can be no second */
+    }
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter) < 0)
         return err_sys(err, "load the seccomp filter");
     return true;

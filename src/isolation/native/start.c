@@ -450,11 +450,32 @@ static bool start_end(struct start *start, struct err *err)
     return start_settle(start, err);
 }
 
+/* As recv(); the descriptor is -1 if none came with it. */
+static ssize_t hear_child(int socket_fd, char *said, size_t room, int *out_fd)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec bytes = { said, room };
+    struct msghdr message = {
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+    };
+    ssize_t n = recvmsg(socket_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+        head->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(out_fd, CMSG_DATA(head), sizeof *out_fd);
+    return n;
+}
+
 /* Takes one message from the child, if there is one, and does what it was awaited for. */
 static bool start_hear(struct start *start, struct err *err)
 {
     char said[2048];
-    ssize_t n = recv(start->control_fd[0], said, sizeof said, MSG_DONTWAIT);
+    auto_close int listener_fd = -1;
+    ssize_t n = hear_child(start->control_fd[0], said, sizeof said, &listener_fd);
 
     if (n < 0)
         return errno == EAGAIN || errno == EINTR || err_sys(err, "receive from the child");
@@ -466,6 +487,8 @@ static bool start_hear(struct start *start, struct err *err)
         return start_link(start, err) && start_hold(start, err) && start_go(start, err);
     if (said[0] == CHILD_READY && n == 1 && start->phase == START_READY) {
         start->phase = START_EXEC;
+        if (listener_fd >= 0)
+            options_listen(start->box, take_fd(&listener_fd));
         return true;
     }
     return err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");

@@ -95,7 +95,7 @@ static bool drop_power(const struct zygote_setup *setup, struct err *err)
     struct __user_cap_data_struct none[2] = { 0 };
     uid_t ids[3];
 
-    if (!shed_capabilities(0, err) || !shed_calls(setup->filter, err))
+    if (!shed_capabilities(0, err) || !shed_calls(setup->filter, NULL, err))
         return false;
     if (setgroups(0, NULL) < 0 || setresgid(setup->uid, setup->uid, setup->uid) < 0 ||
         setresuid(setup->uid, setup->uid, setup->uid) < 0)

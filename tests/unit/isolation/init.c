@@ -215,6 +215,14 @@ static void refused_by_argument(void)
     say_result("ACL of a link", syscall(SYS_lsetxattr, NULL, "system.posix_acl_access", &acl, 65532, 0));
     say_result("ACL high", syscall(SYS_fsetxattr, fd, "system.posix_acl_access", &acl, high | 484, 0));
     say_result("ACL by structure", syscall(463, -1, "", 0, "system.posix_acl_access", value, 16));
+#ifdef __x86_64__
+    long old = 54; /* setsockopt's number; ioctl's of 32-bit programs */
+    __asm__ volatile("int $0x80" : "+a"(old) : "b"(-1), "c"(6), "d"(31) : "memory");
+    errno = (int)-old;
+    say_result("32-bit call", old < 0 ? -1 : 0);
+#else
+    say("32-bit call: ENOSYS\n");
+#endif
     say_result("attribute", syscall(SYS_fsetxattr, -1, "user.long", value, sizeof value, 0));
     say_result("urgent", send(-1, "x", 1, MSG_OOB));
     say_result("urgent high", syscall(SYS_sendto, -1, "x", 1, high | MSG_OOB | MSG_NOSIGNAL, NULL, 0));
@@ -266,6 +274,17 @@ static void sweep_as_both(void)
     }
     waitpid(pid, NULL, 0);
     sweep(1ul << 32);
+}
+
+/* "LEVEL NAME COUNT": what the last one says. */
+static void ask_for_option(const char *text)
+{
+    int level = 0, name = 0, count = 0, result = 0;
+
+    sscanf(text, "%d %d %d", &level, &name, &count);
+    while (count-- > 0)
+        result = setsockopt(-1, level, name, NULL, 0);
+    say_result("option", result);
 }
 
 static void attempts(void)
@@ -1054,6 +1073,8 @@ static void run(char *command)
         facts();
     else if (!strcmp(command, "attempts"))
         attempts();
+    else if (!strncmp(command, "option ", 7))
+        ask_for_option(command + 7);
     else if (!strcmp(command, "sweep"))
         sweep_as_both();
     else if (!strcmp(command, "write"))

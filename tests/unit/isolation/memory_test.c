@@ -322,6 +322,9 @@ static void a_parked_sandbox_comes_back_with_its_memory(void **state)
     check_has(text, "deleted: blue");
     check_has(text, "child: tick");
     check_has(text, "hostname: one");
+    /* Its filter is back and its listener is not: the kernel answers, nothing waits for us. */
+    auto_free char *refused = ask(link_fd, "option 6 31 1");
+    check_has(refused, "option: ENOSYS");
     close(link_fd);
     (void)umask(before);
 }

@@ -50,6 +50,8 @@ struct world {
     char exited[LIMIT_ID_BYTES];
     unsigned exits;
     enum exit_cause exit_cause;
+    struct socket_option refused[64];
+    size_t refused_count;
     bool old_freezer;
 };
 
@@ -73,6 +75,15 @@ static void note_exit(void *context, const char *id, enum exit_cause cause)
     loop_stop_soon(world->loop);
 }
 
+static void note_refused(void *context, const char *id, const struct socket_option *option)
+{
+    struct world *world = context;
+
+    assert_string_equal(id, "sandbox1");
+    assert_true(world->refused_count < COUNT_OF(world->refused));
+    world->refused[world->refused_count++] = *option;
+}
+
 static void new_driver(struct world *world, bool old_overlay)
 {
     struct err err;
@@ -86,6 +97,7 @@ static void new_driver(struct world *world, bool old_overlay)
     if (!world->driver)
         fail_msg("%s", err_text(&err));
     world->driver->exited = note_exit;
+    world->driver->refused = note_refused;
     world->driver->exited_context = world;
 }
 
@@ -296,6 +308,37 @@ static char *ask(int fd, const char *command)
     return text;
 }
 
+struct answer {
+    struct world *world;
+    int fd;
+    char *text;
+    size_t len;
+};
+
+static void more_said(void *context, unsigned ready)
+{
+    struct answer *answer = context;
+
+    (void)ready;
+    ssize_t n = read(answer->fd, answer->text + answer->len, 65535 - answer->len);
+    answer->len += n > 0 ? (size_t)n : 0;
+    if (n == 0 || (answer->len >= 2 && !strcmp(answer->text + answer->len - 2, ".\n")))
+        loop_stop_soon(answer->world->loop);
+}
+
+/* As ask(), while the driver goes on: what the filter refuses is its to answer. */
+static char *ask_and_serve(struct world *world, int fd, const char *command)
+{
+    struct answer answer = { .world = world, .fd = fd, .text = mem_new(65536) };
+    struct watch *watch = watch_new(world->loop, fd, more_said, &answer);
+
+    assert_true(write(fd, command, strlen(command)) > 0);
+    watch_want(watch, WATCH_READ);
+    loop_run(world->loop);
+    watch_free(watch);
+    return answer.text;
+}
+
 static void check_has(const char *text, const char *line)
 {
     char whole[512];
@@ -488,7 +531,7 @@ static void what_a_guest_must_not_do_fails(void **state)
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
     auto_close int fd = start(world, &plan);
-    auto_free char *text = ask(fd, "attempts");
+    auto_free char *text = ask_and_serve(world, fd, "attempts");
 
     check_has(text, "lo: up");
     check_has(text, "mount: EPERM");
@@ -531,6 +574,7 @@ static void what_a_guest_must_not_do_fails(void **state)
     check_has(text, "ACL of a link: ENOSPC");
     check_has(text, "ACL high: E2BIG");
     check_has(text, "ACL by structure: ENOSYS");
+    check_has(text, "32-bit call: ENOSYS");
     check_has(text, "urgent: EOPNOTSUPP");
     check_has(text, "urgent high: EOPNOTSUPP");
     check_has(text, "urgent message: EOPNOTSUPP");
@@ -603,11 +647,75 @@ static void of_all_socket_options_those_in_the_list_reach_the_kernel(void **stat
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
     auto_close int fd = start(world, &plan);
-    auto_free char *text = ask(fd, "sweep");
+    auto_free char *text = ask_and_serve(world, fd, "sweep");
     char both[2 * sizeof let_through + 2];
 
     (void)snprintf(both, sizeof both, "%s%s.\n", let_through, let_through); /* as user; as root with high halves */
     assert_string_equal(text, both);
+}
+
+/* "option LEVEL NAME COUNT" */
+static void a_refused_socket_option_is_reported_once_and_the_reports_are_bounded(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *first = ask_and_serve(world, fd, "option 6 31 1");
+    auto_free char *again = ask_and_serve(world, fd, "option 6 31 5");
+    auto_free char *other = ask_and_serve(world, fd, "option 17 100 1");
+
+    check_has(first, "option: ENOPROTOOPT");
+    check_has(again, "option: ENOPROTOOPT");
+    check_has(other, "option: ENOPROTOOPT");
+    assert_int_equal(world->refused_count, 2);
+    assert_memory_equal(world->refused, ((struct socket_option[]){ { 6, 31 }, { 17, 100 } }),
+                        2 * sizeof *world->refused);
+    /* One of a kind by the hundred. Then the kernel answers, without keeper: nothing serves while ask() waits. */
+    auto_free char *many = ask_and_serve(world, fd, "option 6 31 248");
+    check_has(many, "option: ENOPROTOOPT");
+    auto_free char *last = ask_and_serve(world, fd, "option 6 31 1");
+    check_has(last, "option: ENOPROTOOPT");
+    auto_free char *flood = ask(fd, "option 6 31 10000");
+    check_has(flood, "option: ENOSYS");
+    assert_int_equal(world->refused_count, 2);
+}
+
+static void different_socket_options_are_reported_up_to_a_number(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    char command[40];
+
+    for (int i = 0; i < LIMIT_OPTIONS_NAMED; i++) {
+        (void)snprintf(command, sizeof command, "option 255 %d 1", i);
+        auto_free char *text = ask_and_serve(world, fd, command);
+        check_has(text, "option: ENOPROTOOPT");
+    }
+    auto_free char *text = ask(fd, "option 255 99 1");
+    check_has(text, "option: ENOSYS");
+    assert_int_equal(world->refused_count, LIMIT_OPTIONS_NAMED);
+}
+
+static void a_process_that_waits_for_a_refusal_can_be_killed_and_goes_on_without_keeper(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+
+    /* The driver does not serve: the call waits. It is answered by the kernel when the driver has gone. */
+    assert_true(write(fd, "option 6 31 1", 13) > 0);
+    assert_int_equal(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 200), 0);
+    driver_free(world->driver);
+    auto_free char *text = ask(fd, "");
+    check_has(text, "option: ENOSYS");
+    new_driver(world, false);
+    auto_close int second_fd = -1;
+    struct plan second = a_plan("sandbox2");
+    second_fd = start(world, &second);
+    assert_true(write(second_fd, "option 6 31 1", 13) > 0);
+    assert_int_equal(poll(&(struct pollfd){ .fd = second_fd, .events = POLLIN }, 1, 200), 0);
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
 }
 
 static void writes_go_to_the_upper_with_ids_from_zero(void **state)
@@ -1029,7 +1137,7 @@ static void root_inside_cannot_get_around_the_network(void **state)
     char command[128];
 
     divert(world, "sandbox1", fds);
-    auto_free char *text = ask(link, "attack network");
+    auto_free char *text = ask_and_serve(world, link, "attack network");
     check_has(text, "lo down: EPERM");
     check_has(text, "new link: EPERM");
     check_has(text, "new address: EPERM");
@@ -2322,6 +2430,9 @@ int main(int argc, char **argv)
         NATIVE_CASE(guests_may_have_the_ports_that_they_want),
         NATIVE_CASE(what_a_guest_must_not_do_fails),
         NATIVE_CASE(of_all_socket_options_those_in_the_list_reach_the_kernel),
+        NATIVE_CASE(a_refused_socket_option_is_reported_once_and_the_reports_are_bounded),
+        NATIVE_CASE(different_socket_options_are_reported_up_to_a_number),
+        NATIVE_CASE(a_process_that_waits_for_a_refusal_can_be_killed_and_goes_on_without_keeper),
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
         NATIVE_CASE(a_root_of_all_layers_that_a_plan_may_have_waits_for_none_of_them),

@@ -32,6 +32,7 @@ struct world {
     unsigned broken, exits;
     bool leave_at_once; /* keeper forgets the channel while it owes an answer */
     char exited[LIMIT_ID_BYTES];
+    struct socket_option refused;
     int dialed_fd;
     struct err dial_err;
     struct driver_ops ops; /* the fake's, and those of a test */
@@ -96,6 +97,14 @@ static void note_exit(void *context, const char *id, enum exit_cause cause)
     (void)snprintf(world->exited, sizeof world->exited, "%s", id);
 }
 
+static void note_refused(void *context, const char *id, const struct socket_option *option)
+{
+    struct world *world = context;
+
+    (void)snprintf(world->exited, sizeof world->exited, "%s", id);
+    world->refused = *option;
+}
+
 static const struct channel_handlers keeper_handlers = { .request = keeper_request, .broken = note_broken };
 static const struct channel_handlers front_handlers = { .event = front_event, .broken = note_broken };
 
@@ -117,6 +126,7 @@ static int set_up(void **state)
     serve_tell_exits(world->serve, world->keeper);
     world->remote = remote_driver_new(world->front);
     world->remote->exited = note_exit;
+    world->remote->refused = note_refused;
     world->remote->exited_context = world;
     world->dialed_fd = -1;
     *state = world;
@@ -218,6 +228,30 @@ static void calls_go_through_and_exits_come_back(void **state)
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->exited, "sandbox1");
     assert_int_equal(world->broken, 0);
+}
+
+static void a_refused_socket_option_is_told(void **state)
+{
+    struct world *world = *state;
+    struct driver *driver = &world->fake.driver;
+
+    driver->refused(driver->exited_context, "sandbox1", &(struct socket_option){ 6, 31 });
+    turn_for(world->loop, TURN_MS);
+    assert_string_equal(world->exited, "sandbox1");
+    assert_int_equal(world->refused.level, 6);
+    assert_int_equal(world->refused.name, 31);
+    assert_int_equal(world->broken, 0);
+}
+
+static void a_malformed_event_about_a_socket_option_is_refused(void **state)
+{
+    struct world *world = *state;
+    struct message_fds none = { .count = 0 };
+    struct err err;
+
+    assert_false(remote_driver_event(world->remote, MESSAGE_OPTION, STR("\0\0\0\3one\0\0\0\6"), &none, &err));
+    assert_false(remote_driver_event(world->remote, MESSAGE_OPTION, STR(""), &none, &err));
+    assert_string_equal(world->exited, "");
 }
 
 static bool warm_one(struct driver *driver, const char *id, struct err *err)
@@ -1133,6 +1167,8 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         REMOTE_CASE(calls_go_through_and_exits_come_back),
+        REMOTE_CASE(a_refused_socket_option_is_told),
+        REMOTE_CASE(a_malformed_event_about_a_socket_option_is_refused),
         REMOTE_CASE(whether_a_zygote_is_warm_crosses_the_channel),
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
