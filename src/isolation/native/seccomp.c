@@ -430,6 +430,9 @@ static const struct refused_call refused[] = {
      * in order instead.
      */
     { "a close() that sleeps, also in a kernel thread", WITHOUT_EFFECT(SOL_SOCKET, SO_LINGER) },
+    /* With the kernel's answer to a guest: systemd's libraries try them in passing, and that belongs in no log. */
+    { "buffers beyond the host's limit", SYS_setsockopt, EPERM, 2, { IS(1, SOL_SOCKET), IS(2, SO_SNDBUFFORCE) } },
+    { "the same", SYS_setsockopt, EPERM, 2, { IS(1, SOL_SOCKET), IS(2, SO_RCVBUFFORCE) } },
 };
 
 enum {

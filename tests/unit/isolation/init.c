@@ -224,6 +224,7 @@ static void refused_by_argument(void)
     say("32-bit call: ENOSYS\n");
 #endif
     say_result("attribute", syscall(SYS_fsetxattr, -1, "user.long", value, sizeof value, 0));
+    say_result("forced buffer", setsockopt(-1, SOL_SOCKET, SO_RCVBUFFORCE, NULL, 0));
     say_result("urgent", send(-1, "x", 1, MSG_OOB));
     say_result("urgent high", syscall(SYS_sendto, -1, "x", 1, high | MSG_OOB | MSG_NOSIGNAL, NULL, 0));
     say_result("urgent message", sendmsg(-1, NULL, MSG_OOB));

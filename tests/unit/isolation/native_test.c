@@ -575,6 +575,7 @@ static void what_a_guest_must_not_do_fails(void **state)
     check_has(text, "ACL high: E2BIG");
     check_has(text, "ACL by structure: ENOSYS");
     check_has(text, "32-bit call: ENOSYS");
+    check_has(text, "forced buffer: EPERM");
     check_has(text, "urgent: EOPNOTSUPP");
     check_has(text, "urgent high: EOPNOTSUPP");
     check_has(text, "urgent message: EOPNOTSUPP");
