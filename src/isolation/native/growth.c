@@ -10,7 +10,8 @@
  *             that brings the growth back is frozen and thawed again, and ended when the growth has come with it PROOFS times
  *             oftener than not: what else the machine does makes the kernel's part grow and shrink too.
  *
- * At the end all that are left are thawed. A window is so long that the growth in it is PROOF_LEAST, or more where the
+ * Where file systems have caches that look like the kernel's own memory, SHRINKING is between the last proof and the end.
+ * At the end of a round all that are left are thawed. A window is so long that the growth in it is PROOF_LEAST, or more where the
  * kernel's part is restless. Guests disturb each other by these windows only while the kernel's part grows and nobody can
  * say why; a round that finds nobody is followed by a rest, each longer than the last. If the growth stopped in a round, but
  * nobody brought it back, it may be of several, each with a part: the next round looks for smaller parts.
@@ -50,6 +51,10 @@ enum {
     RESTLESS = 4, /* a proof is so many times what the kernel's part has shrunk by between two looks */
     SEVERAL_MOST = 8,
     STOPS_MANY = 12,
+    SHRINK_MS = 10000,
+    SHRINK_LOOK_MS = 10,
+    CACHE_MS = 600000, /* so long it is known that what is lost is no cache */
+    CACHE_PART = 32,   /* of the machine's memory: after so much more a cache is dropped again */
 };
 
 /* The longest window. To stand still for a second harms a sandbox less than a machine without memory does. */
@@ -166,12 +171,6 @@ static unsigned *stops_of(struct growth *growth, const char *id, bool add)
     return &growth->remembered[i].stops;
 }
 
-static void end_suspect(struct growth *growth, const char *id, const struct growth_sample *now)
-{
-    growth->found = true;
-    growth->ops->end(growth->context, id, (uint64_t)grown(&growth->low, now));
-}
-
 /* The last of the frozen: thawed while the others stand still. */
 static uint64_t thaw_last(struct growth *growth, uint64_t now_us)
 {
@@ -181,17 +180,58 @@ static uint64_t thaw_last(struct growth *growth, uint64_t now_us)
     return begin_window(growth, GROWTH_MOVING, now_us);
 }
 
-/* Of the one that was frozen last. */
-static void note_stop(struct growth *growth, const struct growth_sample *now)
+static uint64_t end_last(struct growth *growth, uint64_t now_us, const struct growth_sample *now)
+{
+    const char *id = growth->suspects[--growth->frozen].id;
+
+    growth->found = true;
+    growth->ops->thaw(growth->context, id);
+    growth->ops->end(growth->context, id, (uint64_t)grown(&growth->low, now));
+    return thaw_last(growth, now_us);
+}
+
+/* The last of the frozen is the one, unless it is all a cache. */
+static uint64_t convict_last(struct growth *growth, uint64_t now_us, const struct growth_sample *now)
+{
+    if (now_us < growth->no_cache_until_us || !growth->ops->shrink(growth->context))
+        return end_last(growth, now_us, now);
+    growth->lost = grown(&growth->low, now);
+    growth->state = GROWTH_SHRINKING;
+    growth->step_until_us = now_us + SHRINK_MS * US;
+    return SHRINK_LOOK_MS;
+}
+
+static uint64_t shrinking(struct growth *growth, uint64_t now_us)
+{
+    struct growth_sample now;
+
+    if (now_us < growth->step_until_us && !growth->ops->is_shrunk(growth->context))
+        return SHRINK_LOOK_MS;
+    if (!growth->ops->sample(growth->context, true, &now))
+        return end_round(growth, now_us);
+    int64_t left = grown(&growth->low, &now);
+    if (left >= growth->lost / 2) {
+        growth->no_cache_until_us = now_us + CACHE_MS * (uint64_t)US;
+        return end_last(growth, now_us, &now);
+    }
+    log_info("native: the kernel held %" PRId64
+             " MiB more for files of sandboxes, and was made to drop it: no sandbox is ended",
+             (growth->lost - left) >> 20);
+    if (left < TRIGGER)
+        growth->low = now;
+    growth->lost = left + (int64_t)(growth->memory_bytes / CACHE_PART);
+    (void)end_round(growth, now_us);
+    growth->not_before_us = now_us + REST_MOST_MS * (uint64_t)US;
+    return GROWTH_LOOK_MS;
+}
+
+/* The last of the frozen: has its freeze been the end of the growth too often? */
+static bool stops_too_often(struct growth *growth, const struct growth_sample *now)
 {
     const char *id = growth->suspects[growth->frozen - 1].id;
     bool is_emergency = (uint64_t)grown(&growth->low, now) > growth->memory_bytes / EMERGENCY_PART;
 
-    if (++*stops_of(growth, id, true) < STOPS_MANY || !is_emergency)
-        return;
-    growth->frozen--;
-    growth->ops->thaw(growth->context, id);
-    end_suspect(growth, id, now);
+    return ++*stops_of(growth, id, true) >= STOPS_MANY && is_emergency;
 }
 
 static void forget_stops(struct growth *growth)
@@ -230,8 +270,7 @@ static uint64_t still(struct growth *growth, uint64_t now_us)
         return now_us < growth->round_until_us ? freeze_next(growth, now_us) : end_round(growth, now_us);
     }
     growth->stopped = true;
-    note_stop(growth, &now);
-    return thaw_last(growth, now_us);
+    return stops_too_often(growth, &now) ? convict_last(growth, now_us, &now) : thaw_last(growth, now_us);
 }
 
 /* The one behind the frozen is thawed. */
@@ -247,10 +286,9 @@ static uint64_t moving(struct growth *growth, uint64_t now_us)
     if (growth->proofs < PROOFS && growth->proofs > ACQUITTED && freeze_last(growth, now_us))
         return 1;
     log_debug("native: %s: %d of %d proofs", growth->suspects[growth->frozen].id, growth->proofs, PROOFS);
-    if (growth->proofs == PROOFS)
-        end_suspect(growth, growth->suspects[growth->frozen].id, &now);
+    bool is_the_one = growth->proofs == PROOFS && freeze_last(growth, now_us);
     growth->proofs = 0;
-    return thaw_last(growth, now_us);
+    return is_the_one ? convict_last(growth, now_us, &now) : thaw_last(growth, now_us);
 }
 
 /* ---- suspects ---- */
@@ -395,7 +433,7 @@ uint64_t growth_step(struct growth *growth, uint64_t now_us)
 {
     static uint64_t (*const steps[])(struct growth * growth, uint64_t now_us) = {
         [GROWTH_WATCHING] = watching, [GROWTH_COUNTING] = counting, [GROWTH_FREEZING] = freezing,
-        [GROWTH_STILL] = still,       [GROWTH_MOVING] = moving,
+        [GROWTH_STILL] = still,       [GROWTH_MOVING] = moving,     [GROWTH_SHRINKING] = shrinking,
     };
     uint64_t pause_ms;
 

@@ -11,6 +11,9 @@
  * 2 MiB when a sixteenth of the machine's memory is lost, on a machine that does little else; and a guest that notices that it was frozen and then keeps still.
  * If its freeze has always stopped the growth, such a guest is ended when an eighth is lost.
  *
+ * Some file systems (XFS, ZFS) hold caches that no counter shows as such, and that grow with what guests do with files. There the
+ * kernel is asked to shrink its caches before the first one is ended: if most of what was lost comes back, nobody is.
+ *
  * Decides, and knows nothing of sandboxes, cgroups or loops: struct growth_ops does, so that tests have a machine of their own.
  *
  * Threads    Keeper's one. Nothing here waits.
@@ -43,6 +46,12 @@ struct growth_ops {
     bool (*freeze)(void *context, const char *id);
     bool (*is_frozen)(void *context, const char *id);
     void (*thaw)(void *context, const char *id); /* if it is there, and nobody else wants it frozen */
+    /*
+     * Begins to have the kernel give back what it could. False: nothing that guests' files make it hold would be missed by
+     * `sample`, or it cannot be done.
+     */
+    bool (*shrink)(void *context);
+    bool (*is_shrunk)(void *context);
     void (*end)(void *context, const char *id, uint64_t grown_bytes);
 };
 
@@ -54,11 +63,12 @@ enum {
 };
 
 enum growth_state {
-    GROWTH_WATCHING, /* nobody is suspected */
-    GROWTH_COUNTING, /* who uses the kernel's time? */
-    GROWTH_FREEZING, /* one is told to stand still, besides those that do */
-    GROWTH_STILL,    /* …and does: has the growth stopped? */
-    GROWTH_MOVING,   /* it alone was thawed: does the growth come back? */
+    GROWTH_WATCHING,  /* nobody is suspected */
+    GROWTH_COUNTING,  /* who uses the kernel's time? */
+    GROWTH_FREEZING,  /* one is told to stand still, besides those that do */
+    GROWTH_STILL,     /* …and does: has the growth stopped? */
+    GROWTH_MOVING,    /* it alone was thawed: does the growth come back? */
+    GROWTH_SHRINKING, /* it was, and is frozen again: is it all a cache that the kernel can do without? */
 };
 
 struct suspect {
@@ -89,11 +99,12 @@ struct growth {
     struct growth_sample before;
     struct suspect *suspects;
     size_t count, room, cursor;
-    bool listed;     /* all of them; what they spend is measured */
-    unsigned frozen; /* the first ones of them; the last of these, or the one behind them, is tested */
-    bool stopped;    /* the growth has, and now they are thawed one by one */
-    int proofs;      /* that it is the one that is thawed */
-    bool found;      /* one was ended in this round */
+    bool listed;                /* all of them; what they spend is measured */
+    unsigned frozen;            /* the first ones of them; the last of these, or the one behind them, is tested */
+    bool stopped;               /* the growth has, and now they are thawed one by one */
+    int proofs;                 /* that it is the one that is thawed */
+    bool found;                 /* one was ended in this round */
+    uint64_t no_cache_until_us; /* what is lost is no cache: known for a while */
     struct {
         char id[LIMIT_ID_BYTES];
         unsigned stops;

@@ -477,5 +477,6 @@ void kernel_memory_close(struct native *native)
         done_watching(&native->kernel_memory);
     open_files_done(&native->kernel_memory.files);
     fd_close(&native->kernel_memory.list_fd);
+    fd_close(&native->kernel_memory.shrink_fd); /* it ends with us */
     fd_close(&native->kernel_memory.meminfo_fd);
 }

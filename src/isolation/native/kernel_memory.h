@@ -77,6 +77,7 @@ struct kernel_charged {
 struct kernel_memory {
     struct timer timer;
     int meminfo_fd;
+    int shrink_fd; /* a child that has the kernel shrink its caches; -1: none */
     struct growth growth[KERNEL_MEMORY_VIEWS];
     char top[USAGE_TOP_BYTES];
     struct kernel_charged charged[KERNEL_MEMORY_VIEWS];

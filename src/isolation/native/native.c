@@ -527,7 +527,8 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused = config->on_unused;
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
-    native->kernel_memory.list_fd = native->reclaim.pidfd = native->child_gate_fd = -1;
+    native->kernel_memory.shrink_fd = native->kernel_memory.list_fd = native->reclaim.pidfd = native->child_gate_fd =
+        -1;
     native->memory.tools_fd = native->memory.known_fd = native->memory.learning_fd = native->enter_fd = -1;
     map_init(&native->boxes);
     compress_open(native, config->compress_after_ms);

@@ -1,11 +1,20 @@
 #include "isolation/native/suspects.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
+#include <linux/sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "isolation/native/box.h"
 #include "isolation/native/usage.h"
@@ -130,10 +139,56 @@ static void end(void *context, const char *id, uint64_t grown_bytes)
         zygote_bar(zygotes_find(native->zygotes, id), why);
 }
 
+/* ---- caches ---- */
+
+/* Theirs are counted as reclaimable: nothing that is lost here is a cache. */
+static bool counts_its_caches(int data_fd)
+{
+    struct statfs fs;
+
+    return fstatfs(data_fd, &fs) == 0 &&
+           (fs.f_type == EXT4_SUPER_MAGIC || fs.f_type == BTRFS_SUPER_MAGIC || fs.f_type == TMPFS_MAGIC);
+}
+
+/* False: it is still at it. */
+static bool is_shrunk(void *context)
+{
+    struct native *native = context;
+    int *fd = &native->kernel_memory.shrink_fd;
+
+    if (*fd >= 0 && !process_ended(*fd))
+        return false;
+    (void)waitid((idtype_t)P_PIDFD, (id_t)*fd, NULL, WEXITED | WNOHANG); /* ECHILD: it was reaped elsewhere */
+    fd_close(fd);
+    return true;
+}
+
+/* Slabs of the whole machine, those that can be freed: seconds. */
+static bool shrink(void *context)
+{
+    struct native *native = context;
+    struct clone_args args = { .flags = CLONE_PIDFD,
+                               .pidfd = (uint64_t)(uintptr_t)&native->kernel_memory.shrink_fd,
+                               .exit_signal = SIGCHLD };
+    const char *text = "2";
+
+    if (counts_its_caches(native->data_fd) || !is_shrunk(native))
+        return false;
+    auto_close int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    pid_t keeper = getpid(), pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0)
+        reclaim_and_exit(keeper, &fd, &text, 1);
+    if (pid < 0)
+        native->kernel_memory.shrink_fd = -1;
+    return pid > 0;
+}
+
 #define OPS(how)                                                                                                     \
     {                                                                                                                \
         .sample = how, .next = next, .system_us = system_us, .freeze = freeze, .is_frozen = is_frozen, .thaw = thaw, \
-        .end = end,                                                                                                  \
+        .shrink = shrink, .is_shrunk = is_shrunk, .end = end,                                                        \
     }
 
 const struct growth_ops suspects_ops[] = {

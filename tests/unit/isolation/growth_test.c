@@ -24,6 +24,7 @@ struct guest {
     uint64_t system_us;
     uint64_t frozen_us; /* all in all */
     int64_t held;
+    bool is_cache; /* the kernel could do without */
 };
 
 struct machine {
@@ -33,7 +34,8 @@ struct machine {
     int64_t own_per_s; /* of the machine itself */
     int64_t noise;     /* that much more and less by turns */
     int64_t own, charged;
-    unsigned ended, wrongly;
+    unsigned ended, wrongly, shrinks;
+    bool has_caches;
     unsigned random;
 };
 
@@ -133,7 +135,31 @@ static void end(void *context, const char *id, uint64_t grown_bytes)
     machine->wrongly += !guest->bytes_per_s;
 }
 
-static const struct growth_ops ops = { sample, next, system_us, freeze, is_frozen, thaw, end };
+static bool shrink(void *context)
+{
+    struct machine *machine = context;
+
+    machine->shrinks += machine->has_caches;
+    for (int i = 0; i < BOXES && machine->has_caches; i++)
+        machine->guests[i].held -= machine->guests[i].is_cache ? machine->guests[i].held : 0;
+    return machine->has_caches;
+}
+
+static bool is_shrunk(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static const struct growth_ops ops = { .sample = sample,
+                                       .next = next,
+                                       .system_us = system_us,
+                                       .freeze = freeze,
+                                       .is_frozen = is_frozen,
+                                       .thaw = thaw,
+                                       .shrink = shrink,
+                                       .is_shrunk = is_shrunk,
+                                       .end = end };
 
 static bool takes_memory(const struct machine *machine, const struct guest *guest)
 {
@@ -341,6 +367,34 @@ static void one_that_keeps_still_after_each_freeze_is_ended_in_an_emergency(void
     check_only_ended(machine, 7, (int64_t)(MEMORY / 6));
 }
 
+static void caches_of_a_file_system_are_dropped_and_nobody_is_ended(void **state)
+{
+    struct machine *machine = *state;
+
+    machine->has_caches = true;
+    machine->guests[7].is_cache = true;
+    machine->guests[7].bytes_per_s = 100 * MIB;
+    machine->guests[7].busy = 40;
+    run(machine, 60000);
+    assert_int_equal(machine->ended, 0);
+    assert_in_range(machine->shrinks, 1, 6000 * MIB / (int64_t)(MEMORY / 32) + 1);
+}
+
+static void what_is_no_cache_is_ended_and_others_soon_after_without_another_look(void **state)
+{
+    struct machine *machine = *state;
+
+    machine->has_caches = true;
+    for (int i = 3; i < 9; i += 3) {
+        machine->guests[i].bytes_per_s = 100 * MIB;
+        machine->guests[i].busy = 40;
+        run(machine, 5000);
+        assert_true(machine->guests[i].ended);
+    }
+    assert_int_equal(machine->ended, 2);
+    assert_int_equal(machine->shrinks, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -355,6 +409,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_culprit_that_rests_between_bursts_is_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(a_slow_one_is_ended_when_it_has_taken_much, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_cannot_be_frozen_in_time_is_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(caches_of_a_file_system_are_dropped_and_nobody_is_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_no_cache_is_ended_and_others_soon_after_without_another_look, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(one_that_keeps_still_after_each_freeze_is_ended_in_an_emergency, setup,
                                         teardown),
     };
