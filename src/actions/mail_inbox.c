@@ -21,6 +21,7 @@
 
 enum { RANDOM_LOCAL_CHARS = 8, UNDO_MOST_S = 3600, UPGRADES_PER_HOUR = 3 };
 static const int64_t HOUR_US = INT64_C(3600) * 1000000;
+static const int64_t REMOVE_AGAIN_US = 2 * 1000000;
 static const int64_t KEPT_US = 7 * INT64_C(86400) * 1000000; /* a deleted inbox; also how long mail may be held */
 
 /* ---- checks ---- */
@@ -789,6 +790,17 @@ static bool keep_ended(const struct actions *actions, const struct mail_inbox_ro
     return store_mail_inbox_stays(actions->store, row->id, err);
 }
 
+/* Behind the others: some that cannot be removed must not keep those from it. */
+static void remove_later(const struct actions *actions, const struct mail_inbox_row *row, const struct err *why)
+{
+    struct err err;
+
+    log_info("inbox %.*s: its sandbox has ended, and it cannot be removed now; it is tried again: %s", STR_ARG(row->id),
+             err_text(why));
+    if (!store_mail_inbox_later(actions->store, row->id, clock_wall_us() + REMOVE_AGAIN_US, &err))
+        log_warn("inbox %.*s: %s", STR_ARG(row->id), err_text(&err));
+}
+
 static void remove_ended(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)
 {
     struct err err;
@@ -804,7 +816,7 @@ static void remove_ended(const struct actions *actions, const struct mail_inbox_
     if ((is_damaged || err.kind == ERR_CONFLICT) && keep_ended(actions, row, is_damaged, arena, &err))
         log_info("inbox %.*s: its sandbox has ended; it is shredded in a week, its audit stays", STR_ARG(row->id));
     else
-        log_debug("inbox %.*s: cannot be removed now, and is tried again: %s", STR_ARG(row->id), err_text(&err));
+        remove_later(actions, row, &err);
 }
 
 void action_mail_ended(const struct actions *actions)

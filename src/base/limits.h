@@ -531,14 +531,15 @@
 #define LIMIT_MAIL_TENANT_INBOXES 10000 /* of these of one tenant, which cannot take all; the operator may make more */
 #define LIMIT_MAIL_SHREDDED_BYTES 65536 /* what counts for the audit of a shredded inbox; most have less */
 #define LIMIT_MAIL_SANDBOX_MORE \
-    10                            /* that a sandbox makes in its life besides its own: clients make one for each role */
-#define LIMIT_MAIL_ENDED 64       /* inboxes of sandboxes that have ended, removed in one turn: some ms for each */
-#define LIMIT_MAIL_SIGNUPS 1000   /* in an hour, from all places: a network may have as many addresses as it likes */
-#define LIMIT_MAIL_UNMADE 256     /* unused directories that one start removes: each may need a worker for it */
-#define LIMIT_MAIL_LOOKUPS 4096   /* directories whose rows are looked up in one turn of that */
-#define LIMIT_MAIL_SHRED 100      /* inboxes and grants that one sweep ends */
-#define LIMIT_MAIL_SHRED_TRIES 24 /* of a damaged file, one in each sweep: a day */
-#define LIMIT_MAIL_EVENTS 32      /* of a webhook; there are 18 names */
+    10                          /* that a sandbox makes in its life besides its own: clients make one for each role */
+#define LIMIT_MAIL_ENDED 64     /* inboxes of sandboxes that have ended, removed in one turn: some ms for each */
+#define LIMIT_MAIL_GONE 100000  /* addresses of removed inboxes that nobody else gets yet; the oldest are given again */
+#define LIMIT_MAIL_SIGNUPS 1000 /* in an hour, from all places: a network may have as many addresses as it likes */
+#define LIMIT_MAIL_UNMADE 256   /* unused directories that one start removes: each may need a worker for it */
+#define LIMIT_MAIL_LOOKUPS 4096 /* directories whose rows are looked up in one turn of that */
+#define LIMIT_MAIL_SHRED 100    /* inboxes and grants that one sweep ends */
+#define LIMIT_MAIL_SHRED_TRIES 24    /* of a damaged file, one in each sweep: a day */
+#define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000 /* keys of one list; an inbox has a few */
 #define LIMIT_MAIL_CODES 2000        /* of the operator, waiting for one tenant; a key has 50 at most */
 #define LIMIT_MAIL_GRANTS 100        /* in force for one inbox; all are looked at when its credential is used */

@@ -229,7 +229,8 @@ static bool inbox_insert(struct store *store, const struct mail_inbox_row *row, 
 
     if (!sql_exec(store->sql,
                   "INSERT INTO mail_inboxes (id, handle, tenant_id, account_id, address_hash, profile, public_key, "
-                  "mode, created_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+                  "mode, created_us) SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9 WHERE NOT EXISTS "
+                  "(SELECT 1 FROM mail_gone_addresses WHERE address_hash = $5) ON CONFLICT DO NOTHING",
                   SQL_ARGS(sql_text(row->id), sql_text(handle), sql_text(row->tenant_id), sql_text(row->account_id),
                            sql_text(row->address_hash), mail_bytes(arena, row->profile),
                            mail_bytes(arena, row->public_key), sql_int(row->mode), sql_int(clock_wall_us())),
@@ -465,9 +466,10 @@ bool store_mail_inbox_ended(struct store *store, uint32_t limit, struct arena *a
     auto_rows struct sql_rows rows = { 0 };
 
     return (sql_select(store->sql,
-                       INBOX_SELECT "orphaned_us > 0 AND stays = 0 AND (account_id <> '' OR deleted_us > 0 OR "
-                                    "(pending = 0 AND next_us = 0 AND dirty = 0)) ORDER BY orphaned_us LIMIT $1",
-                       SQL_ARGS(sql_int(limit)), &rows, err) &&
+                       INBOX_SELECT "orphaned_us > 0 AND orphaned_us <= $1 AND stays = 0 AND (account_id <> '' OR "
+                                    "deleted_us > 0 OR (pending = 0 AND next_us = 0 AND dirty = 0)) "
+                                    "ORDER BY orphaned_us LIMIT $2",
+                       SQL_ARGS(sql_int(clock_wall_us()), sql_int(limit)), &rows, err) &&
             ROWS_READ(&rows, inbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "find inboxes of sandboxes that have ended");
 }
@@ -475,6 +477,25 @@ bool store_mail_inbox_ended(struct store *store, uint32_t limit, struct arena *a
 bool store_mail_inbox_stays(struct store *store, struct str id, struct err *err)
 {
     return change_one(store, "UPDATE mail_inboxes SET stays = 1 WHERE id = $1", SQL_ARGS(sql_text(id)), NO_INBOX, err);
+}
+
+bool store_mail_inbox_later(struct store *store, struct str id, int64_t at_us, struct err *err)
+{
+    return change_one(store, "UPDATE mail_inboxes SET orphaned_us = $1 WHERE id = $2",
+                      SQL_ARGS(sql_int(at_us), sql_text(id)), NO_INBOX, err);
+}
+
+/* Its address, which others know: whoever had it next would get what they send. */
+static bool keep_address(struct store *store, struct str id, struct err *err)
+{
+    return sql_exec(store->sql,
+                    "INSERT INTO mail_gone_addresses (address_hash, gone_us) SELECT address_hash, $1 FROM mail_inboxes "
+                    "WHERE id = $2 AND received > 0 ON CONFLICT DO NOTHING",
+                    SQL_ARGS(sql_int(clock_wall_us()), sql_text(id)), err) &&
+           sql_exec(store->sql,
+                    "DELETE FROM mail_gone_addresses WHERE gone_us < (SELECT gone_us FROM mail_gone_addresses ORDER BY "
+                    "gone_us DESC LIMIT 1 OFFSET $1)",
+                    SQL_ARGS(sql_int(LIMIT_MAIL_GONE)), err);
 }
 
 bool store_mail_inbox_removed(struct store *store, struct str id, struct err *err)
@@ -492,7 +513,7 @@ bool store_mail_inbox_removed(struct store *store, struct str id, struct err *er
         auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
         if (!sql_begin(store->sql, SQL_DURABLE, err))
             return err_wrap(err, "remove an inbox");
-        bool ok = true;
+        bool ok = keep_address(store, id, err);
         for (size_t i = 0; ok && i < COUNT_OF(queries); i++)
             ok = sql_exec(store->sql, queries[i], SQL_ARGS(sql_text(id)), err);
         if (!sql_end(store->sql, ok, err))

@@ -162,7 +162,12 @@ bool store_mail_inbox_ended(struct store *store, uint32_t limit, struct arena *a
                             size_t *out_count, struct err *err) must_use;
 /* It is not removed as a whole. */
 bool store_mail_inbox_stays(struct store *store, struct str id, struct err *err) must_use;
-/* The directory is gone, and all that the store knows of the inbox goes too. */
+/* It cannot be removed now: store_mail_inbox_ended() has it again from at_us on. */
+bool store_mail_inbox_later(struct store *store, struct str id, int64_t at_us, struct err *err) must_use;
+/*
+ * The directory is gone, and all that the store knows of the inbox goes too; but if it has received something, nobody else
+ * gets its address until LIMIT_MAIL_GONE others have followed.
+ */
 bool store_mail_inbox_removed(struct store *store, struct str id, struct err *err) must_use;
 /* The file is gone: the profile goes too, the address stays taken. */
 bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *err) must_use;

@@ -87,6 +87,7 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
            "ALTER TABLE sandboxes ADD COLUMN internet SMALLINT NOT NULL DEFAULT 0;"
            "DROP TABLE mail_grants; DROP TABLE mail_codes; DROP TABLE mail_keys; DROP TABLE mail_inboxes;"
            "DROP TABLE mail_accounts; DROP TABLE mail_tenants; DROP TABLE mail_sandboxes; DROP TABLE mail_rates;"
+           "DROP TABLE mail_gone_addresses;"
            "DROP TABLE snapshots;" DROP_BUILDS "DELETE FROM schema_version WHERE version > 3;"
            "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
            " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"

@@ -25,7 +25,8 @@ struct temp_store {
     "DROP INDEX mail_inboxes_ended; DROP INDEX mail_sandboxes_by_inbox;" \
     "ALTER TABLE mail_inboxes DROP COLUMN stays;"                        \
     "DROP INDEX mail_inboxes_bytes;"                                     \
-    "ALTER TABLE mail_inboxes DROP COLUMN bytes;"
+    "ALTER TABLE mail_inboxes DROP COLUMN bytes;"                        \
+    "DROP TABLE mail_gone_addresses;"
 
 static inline void temp_store_reopen(struct temp_store *t)
 {
