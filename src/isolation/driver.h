@@ -87,6 +87,8 @@ typedef void driver_kept_fn(void *context, const struct kept *kept, const struct
 enum exit_cause {
     EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
     EXIT_NO_MEMORY,     /* guestd used more than its own memory limit, and the kernel killed it */
+    EXIT_OPEN_FILES,    /* its processes had more files open than it may have, and keeper stopped it */
+    EXIT_IN_FLIGHT,     /* too many descriptors were on their way over its unix sockets, and keeper stopped it */
     EXIT_KERNEL_MEMORY, /* it made the kernel hold more memory beyond its limit than it may, and keeper stopped it */
     EXIT_LEFT_PAGES, /* no end: its cgroup is removed, and the kernel keeps memory for it, because others hold pages of it */
     EXIT_CAUSE_COUNT,

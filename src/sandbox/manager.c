@@ -357,6 +357,8 @@ static void ending_done(struct job *job)
 static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
     [EXIT_PLAIN] = "exited",
     [EXIT_NO_MEMORY] = "out of memory",
+    [EXIT_OPEN_FILES] = "its processes had too many files open",
+    [EXIT_IN_FLIGHT] = "too many descriptors on their way over unix sockets",
     [EXIT_KERNEL_MEMORY] = "too much kernel memory outside its limit",
 };
 

@@ -318,8 +318,7 @@ static bool strike(struct box *box, struct err *err)
     box->state = BOX_DYING;
     if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
         return err_sys(err, "kill sandbox %s", box->id);
-    if (box->ice.is_frozen || box->ice.waits)
-        cgroup_let_die(box->native->cgroups, box->id);
+    cgroup_let_die(box->native->cgroups, box->id); /* it may be frozen, for a pause or for a test (suspects.h) */
     end_freeze(box);
     box->is_counted = true;
     box->native->dying++;

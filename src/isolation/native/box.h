@@ -77,6 +77,7 @@ struct box {
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;
+    bool is_left_frozen;      /* by a test (suspects.h); it is thawed as soon as that can be done */
     unsigned in_flight_looks; /* in a row (kernel_memory.h) */
     bool is_counted;          /* in native->dying… */
     struct timer slow;        /* …until it is gone or this is over */

@@ -3,7 +3,7 @@
  *
  * kernel_memory.c knows some things that the kernel holds for a guest and charges to nobody, and where they are listed.
  * There are others, and always one more. What they have in common is that the kernel's part of the memory stops growing
- * when the right sandbox stands still, and grows again when it goes on. So sandboxes that use the kernel's time are frozen,
+ * when the right sandbox stands still, and grows again when it goes on. So sandboxes are frozen,
  * for milliseconds, until the growth stops; and each is thawed alone, several times. Only one with which the growth comes and goes
  * is ended.
  *
@@ -14,7 +14,8 @@
  * Some file systems (XFS, ZFS) hold caches that no counter shows as such, and that grow with what guests do with files. There the
  * kernel is asked to shrink its caches before the first one is ended: if most of what was lost comes back, nobody is.
  *
- * Decides, and knows nothing of sandboxes, cgroups or loops: struct growth_ops does, so that tests have a machine of their own.
+ * Decides, and knows nothing of sandboxes, cgroups or loops: struct growth_ops does, so that tests have a machine of
+ * their own.
  *
  * Threads    Keeper's one. Nothing here waits.
  */
@@ -40,8 +41,8 @@ struct growth_ops {
     bool (*sample)(void *context, bool exact, struct growth_sample *out);
     /* The next that runs and may be frozen. False: that was the last. */
     bool (*next)(void *context, size_t *cursor, char out_id[LIMIT_ID_BYTES]);
-    /* Time that it has spent in the kernel since it began. False: it is gone. */
-    bool (*system_us)(void *context, const char *id, uint64_t *out_us);
+    /* Its processor time since it began. False: it is gone. */
+    bool (*cpu_us)(void *context, const char *id, uint64_t *out_us);
     /* Begins to. False: it is gone, or someone else has begun something with it. */
     bool (*freeze)(void *context, const char *id);
     bool (*is_frozen)(void *context, const char *id);
@@ -58,7 +59,7 @@ struct growth_ops {
 enum {
     GROWTH_LOOK_MS = 25,    /* a guest in C takes 325 MiB a second */
     GROWTH_SAMPLES = 320,   /* of eight seconds */
-    GROWTH_SUSPECTS = 32,   /* frozen together; each may cost its sandbox some milliseconds */
+    GROWTH_SUSPECTS = 32,   /* room for so many at first */
     GROWTH_REMEMBERED = 16, /* those whose freeze stopped the growth */
 };
 
@@ -73,13 +74,14 @@ enum growth_state {
 
 struct suspect {
     char id[LIMIT_ID_BYTES];
-    uint64_t began_us, spent_us; /* in the kernel */
+    uint64_t began_us, spent_us; /* on processors */
 };
 
 struct growth {
     const struct growth_ops *ops;
     void *context;
     uint64_t memory_bytes; /* the machine's */
+    int64_t proof_least;   /* in one window; what each processor counts for itself must not look like it */
     enum growth_state state;
     uint64_t due_us; /* nothing to do before */
     /* watching */
@@ -98,13 +100,19 @@ struct growth {
     int64_t still_bytes;
     struct growth_sample before;
     struct suspect *suspects;
-    size_t count, room, cursor;
-    bool listed;                /* all of them; what they spend is measured */
-    unsigned frozen;            /* the first ones of them; the last of these, or the one behind them, is tested */
-    bool stopped;               /* the growth has, and now they are thawed one by one */
-    int proofs;                 /* that it is the one that is thawed */
-    bool found;                 /* one was ended in this round */
-    uint64_t no_cache_until_us; /* what is lost is no cache: known for a while */
+    size_t all, room, cursor;
+    size_t count;                   /* the first ones of them are suspected */
+    bool listed;                    /* all of them; what they spend is measured */
+    size_t frozen;                  /* the first ones of them; the last of these, or the one behind them, is tested */
+    size_t goes_on, stops;          /* so many were frozen when the growth went on, and when it did not; 0: not known */
+    size_t awaited;                 /* of these: the first that may not stand still yet */
+    bool stopped;                   /* the growth has, and now they are thawed one by one */
+    int proofs;                     /* that it is the one that is thawed */
+    unsigned tests;                 /* of that one */
+    bool is_alone;                  /* all but the one that is tested are frozen */
+    char acquitted[LIMIT_ID_BYTES]; /* the last one that was */
+    bool found;                     /* one was ended in this round */
+    uint64_t no_cache_until_us;     /* what is lost is no cache: known for a while */
     struct {
         char id[LIMIT_ID_BYTES];
         unsigned stops;
@@ -112,7 +120,8 @@ struct growth {
     unsigned forget;
 };
 
-void growth_init(struct growth *growth, const struct growth_ops *ops, void *context, uint64_t memory_bytes);
+void growth_init(struct growth *growth, const struct growth_ops *ops, void *context, uint64_t memory_bytes,
+                 unsigned processors);
 /* Thaws whatever it has frozen. */
 void growth_done(struct growth *growth);
 /* To be called when as many milliseconds are over as the last call has answered; earlier is fine. */

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -264,42 +265,43 @@ static void begin_box(struct kernel_memory *memory, const char *id)
     memory->list_bytes = memory->held = 0;
 }
 
-static void begin_files(struct kernel_memory *memory, const struct box *box)
+/* At most. */
+static uint64_t hidden_in_flight(const struct box *box, uint64_t hidden)
 {
-    uint64_t charged = 0;
+    uint64_t charged, most = hidden * KERNEL_MEMORY_HIDDEN;
     struct err ignored; /* this kernel charges nothing, or it is ending */
 
-    memory->with_sockets =
-        usage_charged_kernel(box->native->cgroups, box->id, &charged, &ignored) && charged > KERNEL_MEMORY_QUIET;
-    open_files_begin(&memory->files, box);
+    if (!hidden || !usage_charged_kernel(box->native->cgroups, box->id, &charged, &ignored))
+        return most;
+    return MIN(most, charged / KERNEL_MEMORY_PER_IN_FLIGHT);
 }
 
 /* True: that was the last step. */
-static bool count_some(struct kernel_memory *memory, struct box *box, const char **out_why)
+static bool count_some(struct kernel_memory *memory, struct box *box, enum exit_cause *out_cause)
 {
     struct open_files *files = &memory->files;
 
-    if (open_files_step(files, memory->with_sockets))
+    if (open_files_step(files))
         return false;
     if (too_many(box, files->open, KERNEL_MEMORY_FILES_LEAST, kernel_memory_files_max))
-        *out_why = "its processes have too many files open";
-    bool is_flying = files->in_flight + (uint64_t)files->hidden * KERNEL_MEMORY_PER_HIDDEN > KERNEL_MEMORY_IN_FLIGHT;
+        *out_cause = EXIT_OPEN_FILES;
+    bool is_flying = files->in_flight > KERNEL_MEMORY_IN_FLIGHT ||
+                     files->in_flight + hidden_in_flight(box, files->hidden) > KERNEL_MEMORY_HIDDEN;
     box->in_flight_looks = is_flying ? box->in_flight_looks + 1 : 0;
     if (box->in_flight_looks == KERNEL_MEMORY_LOOKS)
-        *out_why = "too many descriptors are on their way over its unix sockets";
+        *out_cause = EXIT_IN_FLIGHT;
     if (is_flying)
-        memory->scanned_ms = 0; /* look again at once */
+        memory->scanned_ms = clock_mono_ms() - SCAN_MS + KERNEL_MEMORY_LOOK_AGAIN_MS;
     return true;
 }
 
 /* One system call or two. True: all is read, or why it is to be ended is known. */
-static bool read_some(struct kernel_memory *memory, struct box *box, char *room, const char **out_why)
+static bool read_some(struct kernel_memory *memory, struct box *box, char *room, enum exit_cause *out_cause)
 {
     char path[64];
 
     if (memory->list == COUNT_OF(lists))
-        return count_some(memory, box, out_why);
-
+        return count_some(memory, box, out_cause);
     if (memory->list_fd < 0) {
         (void)snprintf(path, sizeof path, "/proc/%d/net/%s", (int)box->pid, lists[memory->list].name);
         memory->list_fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -309,22 +311,22 @@ static bool read_some(struct kernel_memory *memory, struct box *box, char *room,
     if (n <= 0) {
         next_list(memory);
         if (memory->list == COUNT_OF(lists))
-            begin_files(memory, box);
+            open_files_begin(&memory->files, box);
         return false;
     }
     memory->held += lists[memory->list].held(box, str_of(room, (size_t)n));
     memory->list_bytes += (uint64_t)n;
     if (memory->held > KERNEL_MEMORY_MAX || memory->list_bytes > LIST_BYTES)
-        *out_why = "its sockets are too many, or hold over 32 MiB of kernel memory outside its memory limit";
-    return *out_why;
+        *out_cause = EXIT_KERNEL_MEMORY;
+    return *out_cause != EXIT_PLAIN;
 }
 
-void kernel_memory_end(struct box *box, const char *why)
+void kernel_memory_end(struct box *box, enum exit_cause cause, const char *why)
 {
     struct err err;
 
     log_warn("native: sandbox %s is ended: %s", box->id, why);
-    box->cause = EXIT_KERNEL_MEMORY;
+    box->cause = cause;
     if (!box_kill(box, &err))
         log_error("native: %s", err_text(&err));
 }
@@ -344,6 +346,13 @@ static struct box *box_to_scan(struct native *native)
     return box;
 }
 
+/* What a scan can find. */
+static const char *const listed[EXIT_CAUSE_COUNT] = {
+    [EXIT_KERNEL_MEMORY] = "its sockets are too many, or hold over 32 MiB of kernel memory outside its memory limit",
+    [EXIT_OPEN_FILES] = "its processes have too many files open",
+    [EXIT_IN_FLIGHT] = "too many descriptors are on their way over its unix sockets",
+};
+
 /* One that starts or ends meanwhile may be passed over: the next scan finds it. */
 static void scan_some(struct native *native)
 {
@@ -357,11 +366,11 @@ static void scan_some(struct native *native)
             memory->scanning = false;
             break;
         }
-        const char *why = NULL;
-        if (read_some(memory, box, room, &why))
+        enum exit_cause cause = EXIT_PLAIN;
+        if (read_some(memory, box, room, &cause))
             begin_box(memory, "");
-        if (why) {
-            kernel_memory_end(box, why);
+        if (cause != EXIT_PLAIN) {
+            kernel_memory_end(box, cause, listed[cause]);
             memory->spent_us = 0; /* what was found may not be all: look again soon */
         }
         now_us = clock_mono_us();
@@ -437,6 +446,8 @@ static void on_timer(struct timer *timer)
     struct kernel_memory *memory = &native->kernel_memory;
     uint64_t living = count_living(native);
 
+    suspects_thaw_left(native);
+
     if (!living) {
         memory->scanning = false;
         begin_box(memory, "");
@@ -460,7 +471,8 @@ bool kernel_memory_open(struct native *native, struct err *err)
     struct kernel_part part = { 0 };
     (void)!kernel_memory_part(fd, &part);
     for (int i = 0; i < KERNEL_MEMORY_VIEWS; i++)
-        growth_init(&native->kernel_memory.growth[i], &suspects_ops[i], native, part.total_bytes);
+        growth_init(&native->kernel_memory.growth[i], &suspects_ops[i], native, part.total_bytes,
+                    (unsigned)get_nprocs());
     return true;
 }
 

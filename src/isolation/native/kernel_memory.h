@@ -26,6 +26,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "io/loop.h"
+#include "isolation/driver.h"
 #include "isolation/native/growth.h"
 #include "isolation/native/open_files.h"
 #include "isolation/native/usage.h"
@@ -51,13 +52,15 @@
 #define KERNEL_MEMORY_PER_FILE (8u << 10)
 /*
  * Descriptors on their way over unix sockets (open_files.h). With 200,000 the kernel needs 10 ms whenever any socket is closed.
- * A socket that is itself on its way may hide some hundred of them; programs send one and the other side takes it at once, so
- * a few of those in one look mean nothing, and in three looks they mean this.
+ * What a socket that is itself on its way has in its queue is not known: as much as a queue holds, but each costs a sandbox 80
+ * bytes of what the kernel charges it for. Programs send a socket and the other side takes it at once, so a few of those
+ * in one look mean nothing, and in three looks they mean this.
  */
 #define KERNEL_MEMORY_IN_FLIGHT 16384u
-#define KERNEL_MEMORY_PER_HIDDEN 512u
+#define KERNEL_MEMORY_HIDDEN 65536u /* in the queue of each such socket at most; more than that of all is too many */
+#define KERNEL_MEMORY_PER_IN_FLIGHT 80u
+#define KERNEL_MEMORY_LOOK_AGAIN_MS 200
 #define KERNEL_MEMORY_LOOKS 3
-#define KERNEL_MEMORY_QUIET (8ull << 20) /* a sandbox that the kernel charges less than this cannot have so many */
 
 struct box;
 struct native;
@@ -77,7 +80,8 @@ struct kernel_charged {
 struct kernel_memory {
     struct timer timer;
     int meminfo_fd;
-    int shrink_fd; /* a child that has the kernel shrink its caches; -1: none */
+    bool left_frozen; /* a box could not be thawed */
+    int shrink_fd;    /* a child that has the kernel shrink its caches; -1: none */
     struct growth growth[KERNEL_MEMORY_VIEWS];
     char top[USAGE_TOP_BYTES];
     struct kernel_charged charged[KERNEL_MEMORY_VIEWS];
@@ -92,7 +96,6 @@ struct kernel_memory {
     int list_fd;               /* …if it is open; -1 */
     uint64_t list_bytes, held; /* of this list read, and of all lists added up */
     struct open_files files;   /* when all lists are read */
-    bool with_sockets;
 };
 
 bool kernel_memory_open(struct native *native, struct err *err) must_use;
@@ -100,8 +103,8 @@ bool kernel_memory_open(struct native *native, struct err *err) must_use;
 void kernel_memory_watch(struct native *native);
 void kernel_memory_close(struct native *native);
 
-/* Kills it, with a line in the log and EXIT_KERNEL_MEMORY. */
-void kernel_memory_end(struct box *box, const char *why);
+/* Kills it, with a line in the log. */
+void kernel_memory_end(struct box *box, enum exit_cause cause, const char *why);
 
 /* ---- pure, for tests ---- */
 

@@ -1,10 +1,12 @@
 #include "isolation/native/open_files.h"
 
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -69,6 +71,7 @@ void open_files_begin(struct open_files *files, const struct box *box)
     map_init(&files->sockets);
     (void)add_pid(files, box->pid);
     (void)cgroup_each_user(box->native->cgroups, box->id, add_pid, files);
+    files->processes = files->count;
 }
 
 void open_files_done(struct open_files *files)
@@ -93,6 +96,28 @@ static bool next_part(struct open_files *files)
     return ++files->part != OPEN_FILES_DONE;
 }
 
+/* A thread can have a table of its own, and a process whose first thread has ended has none but that of the others. */
+static void add_tasks(struct open_files *files, pid_t pid)
+{
+    char path[PATH_ROOM];
+    pid_t last = pid;
+    uint64_t number;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        if (!str_to_u64(str_from(entry->d_name), INT32_MAX, &number) || (pid_t)number == pid)
+            continue;
+        /* Fails on kernels without it: then all are as the first. */
+        if (syscall(SYS_kcmp, last, (pid_t)number, KCMP_FILES, 0, 0) <= 0)
+            continue;
+        last = (pid_t)number;
+        (void)add_pid(files, last);
+    }
+    if (tasks)
+        (void)closedir(tasks);
+}
+
 /* The kernel says it as the size of the directory since 6.2; before, by its entries alone. */
 static void count_files(struct open_files *files, pid_t pid)
 {
@@ -105,8 +130,8 @@ static void count_files(struct open_files *files, pid_t pid)
         return;
     }
     DIR *fds = opendir(path);
-    while (fds && readdir(fds))
-        files->open++;
+    for (struct dirent *entry; fds && (entry = readdir(fds));)
+        files->open += entry->d_name[0] != '.';
     if (fds)
         (void)closedir(fds);
 }
@@ -182,16 +207,20 @@ static bool read_list(struct open_files *files)
     return n > 0;
 }
 
-bool open_files_step(struct open_files *files, bool with_sockets)
+bool open_files_step(struct open_files *files)
 {
     switch (files->part) {
+    case OPEN_FILES_TASKS:
+        add_tasks(files, files->pids[files->at]);
+        return ++files->at < files->processes || next_part(files);
     case OPEN_FILES_COUNT:
         count_files(files, files->pids[files->at]);
-        return ++files->at < files->count || (next_part(files) && with_sockets);
+        return ++files->at < files->count || next_part(files);
     case OPEN_FILES_SOCKETS:
         look_at_next(files);
         return files->at < files->count || next_part(files);
     case OPEN_FILES_LISTED:
+        return read_list(files) || (next_part(files) && files->sockets.count);
     case OPEN_FILES_HIDDEN:
         return read_list(files) || next_part(files);
     case OPEN_FILES_DONE:

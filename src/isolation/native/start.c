@@ -459,7 +459,7 @@ static ssize_t hear_child(int socket_fd, char *said, size_t room, int *out_fd)
     } control;
     struct iovec bytes = { said, room };
     struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))
     };
     ssize_t n = recvmsg(socket_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     const struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;

@@ -1,5 +1,6 @@
 #include "isolation/native/suspects.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
@@ -84,30 +85,47 @@ static bool next(void *context, size_t *cursor, char out_id[LIMIT_ID_BYTES])
     return true;
 }
 
-static bool system_us(void *context, const char *id, uint64_t *out_us)
+static bool cpu_us(void *context, const char *id, uint64_t *out_us)
 {
     struct native *native = context;
     struct err ignored; /* it has gone */
 
-    return usage_system_us(native->cgroups, id, out_us, &ignored);
+    return usage_cpu_us(native->cgroups, id, out_us, &ignored);
 }
 
 static bool freeze(void *context, const char *id)
 {
     struct native *native = context;
+    struct zygote *zygote = zygotes_find(native->zygotes, id);
     struct err ignored;
 
-    return (zygotes_find(native->zygotes, id) || find_free(native, id)) &&
-           cgroup_freeze(native->cgroups, id, true, &ignored);
+    if ((!zygote && !find_free(native, id)) || !cgroup_freeze(native->cgroups, id, true, &ignored))
+        return false;
+    zygote_stand(zygote, true);
+    return true;
 }
 
+/* Told again meanwhile: v1 can miss a process that is being born. */
 static bool is_frozen(void *context, const char *id)
 {
     struct native *native = context;
     enum cgroup_ice ice;
     struct err ignored;
 
-    return !cgroup_read_ice(native->cgroups, id, &ice, &ignored) || ice == CGROUP_FROZEN;
+    if (!cgroup_read_ice(native->cgroups, id, &ice, &ignored) || ice == CGROUP_FROZEN)
+        return true;
+    (void)!cgroup_freeze(native->cgroups, id, true, &ignored);
+    return false;
+}
+
+static bool try_thaw(struct native *native, const char *id)
+{
+    struct err err;
+
+    if (cgroup_freeze(native->cgroups, id, false, &err) || err.sys == ENOENT || err.kind == ERR_UNAVAILABLE)
+        return true;
+    log_error("native: sandbox %s stands still for a moment longer: %s", id, err_text(&err));
+    return false;
 }
 
 /* Also one that was killed meanwhile: on v1 it dies when it is thawed. */
@@ -115,12 +133,26 @@ static void thaw(void *context, const char *id)
 {
     struct native *native = context;
     struct box *box = box_find(native, id);
-    struct err err;
 
-    if (box && (box->ice.is_frozen || box->ice.waits))
+    zygote_stand(zygotes_find(native->zygotes, id), false);
+    if ((box && (box->ice.is_frozen || box->ice.waits)) || try_thaw(native, id) || !box)
         return;
-    if (!cgroup_freeze(native->cgroups, id, false, &err) && err.sys != ENOENT && err.kind != ERR_UNAVAILABLE)
-        log_error("native: sandbox %s stands still: %s", id, err_text(&err));
+    box->is_left_frozen = native->kernel_memory.left_frozen = true;
+}
+
+void suspects_thaw_left(struct native *native)
+{
+    bool *left = &native->kernel_memory.left_frozen;
+    struct box *box;
+
+    if (!*left)
+        return;
+    *left = false;
+    for (size_t i = 0; (box = map_next(&native->boxes, &i));) {
+        if (box->is_left_frozen && (box->ice.is_frozen || box->ice.waits || try_thaw(native, box->id)))
+            box->is_left_frozen = false;
+        *left = *left || box->is_left_frozen;
+    }
 }
 
 static void end(void *context, const char *id, uint64_t grown_bytes)
@@ -134,7 +166,7 @@ static void end(void *context, const char *id, uint64_t grown_bytes)
                    "it has the kernel hold %" PRIu64 " MiB beyond all limits, and more whenever it runs",
                    grown_bytes >> 20);
     if (box && box->state == BOX_RUNNING)
-        kernel_memory_end(box, why);
+        kernel_memory_end(box, EXIT_KERNEL_MEMORY, why);
     else
         zygote_bar(zygotes_find(native->zygotes, id), why);
 }
@@ -185,10 +217,10 @@ static bool shrink(void *context)
     return pid > 0;
 }
 
-#define OPS(how)                                                                                                     \
-    {                                                                                                                \
-        .sample = how, .next = next, .system_us = system_us, .freeze = freeze, .is_frozen = is_frozen, .thaw = thaw, \
-        .shrink = shrink, .is_shrunk = is_shrunk, .end = end,                                                        \
+#define OPS(how)                                                                                               \
+    {                                                                                                          \
+        .sample = how, .next = next, .cpu_us = cpu_us, .freeze = freeze, .is_frozen = is_frozen, .thaw = thaw, \
+        .shrink = shrink, .is_shrunk = is_shrunk, .end = end,                                                  \
     }
 
 const struct growth_ops suspects_ops[] = {

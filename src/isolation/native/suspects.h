@@ -10,4 +10,8 @@
 
 extern const struct growth_ops suspects_ops[]; /* for each view of kernel_memory.h; their context is struct native */
 
+struct native;
+/* Once more, those that could not be thawed after a test. */
+void suspects_thaw_left(struct native *native);
+
 #endif

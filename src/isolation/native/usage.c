@@ -245,8 +245,15 @@ bool usage_read(const struct cgroups *cgroups, const char *id, pid_t guestd, str
     return true;
 }
 
+/* All of them: one that works must not hide behind 256 that sleep. */
+static bool add_any_process(void *context, pid_t pid)
+{
+    (void)!add_process(context, pid);
+    return true;
+}
+
 /* cpu.stat of a v2 tree has it, also of the freezer's on a hybrid host. */
-bool usage_system_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err)
+bool usage_cpu_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err)
 {
     enum cgroup_control tree = cgroups_report(cgroups)->layout == CGROUP_V2 ? CGROUP_CPU : CGROUP_FREEZER;
     struct sum sum = { 0 };
@@ -255,13 +262,13 @@ bool usage_system_us(const struct cgroups *cgroups, const char *id, uint64_t *ou
     uint64_t ns;
 
     if (cgroup_read(cgroups, id, tree, "cpu.stat", room, sizeof room, &text, err) &&
-        usage_field(text, STR("system_usec"), out_us))
+        usage_field(text, STR("usage_usec"), out_us))
         return true;
-    if (read_number(cgroups, id, CGROUP_CPU, "cpuacct.usage_sys", &ns, err)) {
+    if (read_number(cgroups, id, CGROUP_CPU, "cpuacct.usage", &ns, err)) {
         *out_us = ns / 1000;
         return true;
     }
-    if (cgroup_each_user(cgroups, id, add_process, &sum) == 0)
+    if (cgroup_each_user(cgroups, id, add_any_process, &sum) == 0)
         return false;
     *out_us = ticks_to_us(sum.ticks);
     return true;
@@ -286,7 +293,8 @@ bool usage_charged_kernel(const struct cgroups *cgroups, const char *id, uint64_
     struct str text;
 
     if (cgroups_report(cgroups)->layout == CGROUP_V2) {
-        if (!cgroup_read(cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, err))
+        if (!cgroup_read(cgroups, id, CGROUP_CPU, "cpu.stat", room, sizeof room, &text, err) || /* as in read_lists() */
+            !cgroup_read(cgroups, id, CGROUP_MEMORY, "memory.stat", room, sizeof room, &text, err))
             return false;
         if (!usage_field(text, STR("kernel"), &kernel) || !usage_field(text, STR("sock"), &sockets))
             return err_set(err, ERR_UNAVAILABLE, "memory.stat does not say what the kernel has");

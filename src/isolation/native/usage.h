@@ -39,8 +39,8 @@ bool usage_pages(const struct cgroups *cgroups, const char *id, struct usage_pag
 /* Only what the counters and the lists both show. */
 bool usage_certain_pages(const struct cgroups *cgroups, const char *id, uint64_t *out_bytes, struct err *err) must_use;
 
-/* Time in the kernel since it began, or all of its processor time where this machine does not tell them apart. */
-bool usage_system_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err) must_use;
+/* Processor time of all its processes since it began, guestd's too where that costs nothing. */
+bool usage_cpu_us(const struct cgroups *cgroups, const char *id, uint64_t *out_us, struct err *err) must_use;
 enum { USAGE_TOP_BYTES = LIMIT_ID_BYTES };
 /* The highest place that charges memory, as an id for the call below: there all of the machine is added up. */
 void usage_find_top(const struct cgroups *cgroups, char out_id[USAGE_TOP_BYTES]);

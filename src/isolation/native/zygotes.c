@@ -377,6 +377,13 @@ static void on_death(void *context, unsigned ready)
     zygote_clear(zygote);
 }
 
+static void watch_strays(struct zygote *zygote)
+{
+    const struct zygotes_config *config = &zygote->zygotes->config;
+
+    zygote->strays = strays_new(config->loop, config->cgroups, zygote->cgroup, zygote->pid);
+}
+
 /* ---- reports ---- */
 
 static void on_patience(struct timer *timer)
@@ -611,7 +618,7 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
     watch_want(zygote->death, WATCH_READ);
     zygote->report = watch_new(zygotes->config.loop, zygote->report_fd, on_report, zygote);
     watch_want(zygote->report, WATCH_READ);
-    zygote->strays = strays_new(zygotes->config.loop, zygotes->config.cgroups, zygote->cgroup, zygote->pid);
+    watch_strays(zygote);
     expect_answer(zygote);
     return true;
 }
@@ -695,6 +702,18 @@ void zygote_bar(struct zygote *zygote, const char *why)
              zygote->plan.layers[zygote->plan.layer_count - 1], why);
     if (has_process(zygote))
         zygote_kill(zygote);
+}
+
+void zygote_stand(struct zygote *zygote, bool still)
+{
+    if (!zygote)
+        return;
+    timer_clear(&zygote->patience);
+    strays_free(take_ptr(&zygote->strays));
+    if (still)
+        return;
+    watch_strays(zygote);
+    expect_answer(zygote);
 }
 
 const char *zygotes_nth(const struct zygotes *zygotes, size_t nth)

@@ -79,6 +79,9 @@ bool zygote_is_warm(struct zygote *zygote, struct err *err) must_use;
 /* It used its power against keeper or the machine: kills it, and gives its template none from now on. NULL is fine. */
 void zygote_bar(struct zygote *zygote, const char *why);
 
+/* It is frozen from outside, or no more: it cannot answer meanwhile. NULL is fine. */
+void zygote_stand(struct zygote *zygote, bool still);
+
 /* The cgroup of the nth that has a process, or NULL; and that process's zygote. */
 const char *zygotes_nth(const struct zygotes *zygotes, size_t nth);
 struct zygote *zygotes_find(const struct zygotes *zygotes, const char *cgroup);

@@ -1028,7 +1028,7 @@ static void send_in_circles(void)
         socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]);
     for (unsigned user = 0; user < USERS; user++) {
         if (fork() == 0) {
-            setresuid(2000 + user, 2000 + user, 2000 + user);
+            (void)!setresuid(2000 + user, 2000 + user, 2000 + user);
             for (unsigned i = user, full = 0; full < PAIRS; i++)
                 if (!send_descriptors(pairs[i % PAIRS][1], pairs[(i + 1) % PAIRS][0], 253))
                     full = errno == EAGAIN ? full + 1 : PAIRS;
