@@ -77,9 +77,10 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     if (str_skip(&sandbox_id, STR("sandbox:")))
         return sandbox_account(actions, sandbox_id, arena, out, out_token, err);
     if (!actions->mail->signups_per_hour)
-        return err_set(err, ERR_DENIED,
-                       "this server takes no sign-ups from the network: ask its operator for a key "
-                       "(cloister mail inbox create), or to start it with --mail-signups-per-hour 15");
+        return err_set(
+            err, ERR_DENIED,
+            "this server takes no sign-ups from the network: use LOBSTERMAIL_TOKEN of `cloister env`, or have "
+            "it started with --mail-signups-per-hour 15");
     mail_keyed_hash(actions, "place", place_of(place, arena), who);
     /* The place first: tries that are refused must not use up what is there for all. */
     if (!store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
