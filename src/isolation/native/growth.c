@@ -7,10 +7,10 @@
  *   FREEZING  The one with the most of it is frozen,
  *   STILL     and for `window_us` we look. If the growth goes on, it stays frozen and as many again follow, so that several
  *             sandboxes that work together are found too.
- *   MOVING    When the growth has stopped, each of them is thawed while the others stand still, the last one first. One
- *             that brings the growth back is frozen and thawed again, and ended when the growth has come with it PROOFS times
- *             oftener than not: what else the machine does makes the kernel's part grow and shrink too. The last
- *             proofs count only while all other sandboxes stand still.
+ *   MOVING    When the growth has stopped, halving has told at which of them it stops. This one is thawed. If it brings the
+ *             growth back, it is frozen and thawed again, and ended when the growth has come and gone with it PROOFS times
+ *             oftener than not: what else the machine does makes the kernel's part grow and shrink too. The last proofs
+ *             count only while all other sandboxes stand still.
  *
  * Where file systems have caches that look like the kernel's own memory, SHRINKING is between the last proof and the end.
  * At the end of a round all that are left are thawed. A window is so long that the growth in it is proof_least, or more where the

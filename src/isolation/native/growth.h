@@ -3,13 +3,13 @@
  *
  * kernel_memory.c knows some things that the kernel holds for a guest and charges to nobody, and where they are listed.
  * There are others, and always one more. What they have in common is that the kernel's part of the memory stops growing
- * when the right sandbox stands still, and grows again when it goes on. So sandboxes are frozen,
- * for milliseconds, until the growth stops; and each is thawed alone, several times. Only one with which the growth comes and goes
- * is ended.
+ * when the right sandbox stands still, and grows again when it goes on. So sandboxes are frozen, for milliseconds, until the
+ * growth stops. The one at which it stops is thawed several times, at last while all others stand still. Only one with which
+ * the growth comes and goes is ended.
  *
- * What it does not find: growth slower than a test can tell from what else the machine does, 32 MiB a second at first and
- * 2 MiB when a sixteenth of the machine's memory is lost, on a machine that does little else; and a guest that notices that it was frozen and then keeps still.
- * If its freeze has always stopped the growth, such a guest is ended when an eighth is lost.
+ * What it does not find: growth slower than a test can tell from what else the machine does, 20 MiB a second at first and
+ * 4 MiB when a sixteenth of the machine's memory is lost, on a machine that does little else; and a guest that keeps still
+ * after each freeze. If its freeze has always stopped the growth, such a guest is ended when an eighth is lost.
  *
  * Some file systems (XFS, ZFS) hold caches that no counter shows as such, and that grow with what guests do with files. There the
  * kernel is asked to shrink its caches before the first one is ended: if most of what was lost comes back, nobody is.

@@ -5,8 +5,8 @@
  * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
  * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more
  * sockets than kernel_memory_sockets_max(), or with more open files than kernel_memory_files_max(). Much of what a guest can
- * make a socket hold besides is refused by `passed` and `refused` in seccomp.c, and `knobs` in child.c. For what nobody has thought of
- * there is growth.h.
+ * make a socket hold besides is refused, by `passed` and `refused` in seccomp.c, and by `knobs` in child.c. For what is in no
+ * list there is growth.h.
  *
  * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
  *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are scanned,
